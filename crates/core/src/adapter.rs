@@ -1,0 +1,322 @@
+//! The [`Adapter`] trait: what a test-time adaptation method is shown, and what it answers. Read this first.
+//!
+//! A method never sees a label; [`Batch`] carries none. Methods disagree on whether a sample is answered before
+//! or after it has taught, so the order belongs to the method and is declared on its [`Card`].
+
+use std::ops::Range;
+
+use crate::scores::{Summary, summary};
+use crate::{Features, Result, Scores, State};
+
+/// What an adapter is shown: rows in arrival order.
+#[derive(Clone, Debug)]
+pub struct Batch<'a> {
+    /// Id of the first row; the others count on from it.
+    pub first_id: u64,
+    /// Unit image features, one row per sample.
+    pub features: Features<'a>,
+    /// The frozen model's logits for these rows.
+    pub zero_shot: ScoresRef<'a>,
+    /// Summary (τ = 1) of each row of `zero_shot`.
+    pub frozen: &'a [Summary],
+    /// Rows that must not teach are `false`; `None` lets all teach.
+    pub learn: Option<&'a [bool]>,
+    /// Arrival times in seconds, for updates by time.
+    pub times: Option<&'a [f64]>,
+    /// Extra views (weak augmentations) of the rows.
+    pub views: Option<ViewsRef<'a>>,
+}
+
+impl<'a> Batch<'a> {
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.features.rows()
+    }
+
+    /// Whether a row may teach.
+    pub fn may_learn(&self, row: usize) -> bool {
+        self.learn.is_none_or(|learn| learn[row])
+    }
+
+    /// Some consecutive rows as a batch of their own.
+    pub fn slice(&self, rows: Range<usize>) -> Batch<'_> {
+        Batch {
+            first_id: self.first_id + rows.start as u64,
+            features: self.features.slice(rows.clone()),
+            zero_shot: self.zero_shot.slice(rows.clone()),
+            frozen: &self.frozen[rows.clone()],
+            learn: self.learn.map(|v| &v[rows.clone()]),
+            times: self.times.map(|v| &v[rows.clone()]),
+            views: self.views.map(|v| ViewsRef { offsets: &v.offsets[rows.start..rows.end + 1], ..v }),
+        }
+    }
+}
+
+/// Borrowed [`Scores`].
+#[derive(Clone, Copy, Debug)]
+pub struct ScoresRef<'a> {
+    data: &'a [f32],
+    classes: usize,
+}
+
+impl<'a> ScoresRef<'a> {
+    /// One row.
+    pub fn row(&self, row: usize) -> &'a [f32] {
+        &self.data[row * self.classes..][..self.classes]
+    }
+
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.data.len() / self.classes.max(1)
+    }
+
+    /// Number of classes.
+    pub fn classes(&self) -> usize {
+        self.classes
+    }
+
+    /// Some consecutive rows.
+    pub fn slice(&self, rows: Range<usize>) -> ScoresRef<'a> {
+        ScoresRef {
+            data: &self.data[rows.start * self.classes..rows.end * self.classes],
+            classes: self.classes,
+        }
+    }
+
+    /// A copy.
+    pub fn to_scores(self) -> Scores {
+        Scores::from_rows(self.data.to_vec(), self.classes)
+    }
+}
+
+impl<'a> From<&'a Scores> for ScoresRef<'a> {
+    fn from(scores: &'a Scores) -> Self {
+        Self { data: scores.data(), classes: scores.classes() }
+    }
+}
+
+/// Extra views of samples: several feature rows each, with the frozen model's scores for them.
+#[derive(Clone, Copy, Debug)]
+pub struct ViewsRef<'a> {
+    /// All view rows, sample after sample.
+    pub features: &'a Features<'a>,
+    /// The frozen model's logits for the view rows.
+    pub zero_shot: &'a Scores,
+    /// The views of sample `i` are the rows `offsets[i]..offsets[i + 1]`.
+    pub offsets: &'a [usize],
+}
+
+impl ViewsRef<'_> {
+    /// The view rows of a sample.
+    pub fn of(&self, row: usize) -> Range<usize> {
+        self.offsets[row]..self.offsets[row + 1]
+    }
+}
+
+/// When a method's answer is taken, relative to the sample's own teaching.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readout {
+    /// Answer first, learn after.
+    BeforeObserve,
+    /// Learn first, then answer with what was learnt.
+    AfterObserve,
+}
+
+/// What a batch means to a method.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rows {
+    /// A batch is its rows one after another: any grouping gives the same answers, bit for bit.
+    Independent,
+    /// The rows of a batch are answered jointly: batch size is part of the method.
+    Joint,
+}
+
+/// What a reader, the docs table, `ultta methods` and the contract tests need to know about a method.
+#[derive(Clone, Copy, Debug)]
+pub struct Card {
+    /// Name as written in a configuration, `ul_tta`. The command line writes it with dashes.
+    pub name: &'static str,
+    /// One line: what it does.
+    pub summary: &'static str,
+    /// Where it comes from.
+    pub paper: &'static str,
+    /// When the answer is taken.
+    pub readout: Readout,
+    /// What a batch means.
+    pub rows: Rows,
+    /// Whether it must know the length of the stream in advance.
+    pub needs_horizon: bool,
+    /// Whether it is given labelled examples.
+    pub needs_labels: bool,
+    /// Whether it needs extra views of each sample.
+    pub needs_views: bool,
+}
+
+/// The answer for one row.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Answer {
+    /// The class answered.
+    pub label: usize,
+    /// Its probability under the calibrated temperature τ_cal: what a consumer should use.
+    pub prob: f32,
+    /// Its probability under τ_pred.
+    pub prob_pred: f32,
+    /// Whether the gate admits the row as a teacher.
+    pub admitted: bool,
+}
+
+/// A method's answers for a batch.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Prediction {
+    /// Logits, rows × classes, at τ_pred.
+    pub scores: Scores,
+    /// Logits of the calibrated probabilities, where these are not a multiple of `scores`.
+    pub calibrated: Option<Scores>,
+    /// The calibrated probabilities are softmax(`tau_cal[row]` · logits).
+    pub tau_cal: Vec<f32>,
+    /// What was read off the logits.
+    pub answers: Vec<Answer>,
+}
+
+impl Prediction {
+    /// Answers read off logits alone: no separate calibration, nothing admitted.
+    pub fn from_scores(scores: Scores) -> Self {
+        let answers = (0..scores.rows())
+            .map(|row| {
+                let s = summary(scores.row(row), 1.0);
+                Answer { label: s.label, prob: s.prob, prob_pred: s.prob, admitted: false }
+            })
+            .collect();
+        Self { tau_cal: vec![1.0; scores.rows()], calibrated: None, scores, answers }
+    }
+
+    /// Takes in the rows of a later prediction.
+    pub(crate) fn append(&mut self, other: Prediction) {
+        self.scores.append(&other.scores);
+        if let Some(other) = &other.calibrated {
+            self.calibrated.get_or_insert_default().append(other);
+        }
+        self.tau_cal.extend(other.tau_cal);
+        self.answers.extend(other.answers);
+    }
+}
+
+/// What letting a batch teach did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Observed {
+    /// Per row: whether it taught.
+    pub admitted: Vec<bool>,
+}
+
+/// What a method can say about itself without labels. Fields that do not apply keep their neutral values.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Vitals {
+    /// KL(π‖π⁰) of the class prior, in nats.
+    pub prior_kl: f64,
+    /// Largest ‖t_c − μ_c‖ (or of what stands for it) over the classes.
+    pub movement_max: f64,
+    /// Mean of the same.
+    pub movement_mean: f64,
+    /// Temperature multiplier of the answer.
+    pub tau_pred: f64,
+    /// Temperature multiplier of the calibrated probabilities.
+    pub tau_cal: f64,
+    /// How much the evidence from the stream may say, in [0, 1].
+    pub evidence_weight: f64,
+    /// Bytes the method carries.
+    pub state_bytes: usize,
+}
+
+impl Default for Vitals {
+    fn default() -> Self {
+        Self {
+            prior_kl: 0.0,
+            movement_max: 0.0,
+            movement_mean: 0.0,
+            tau_pred: 1.0,
+            tau_cal: 1.0,
+            evidence_weight: 0.0,
+            state_bytes: 0,
+        }
+    }
+}
+
+/// A test-time adaptation method on features.
+pub trait Adapter: Send + Sync {
+    /// Name, paper, read-out order and the like.
+    fn card(&self) -> &'static Card;
+
+    /// The answer now, each row by itself unless the card says [`Rows::Joint`]. Changes nothing.
+    fn predict(&self, batch: &Batch<'_>) -> Result<Prediction>;
+
+    /// Lets the batch teach: gate, accumulate, update. On an error nothing has changed.
+    fn observe(&mut self, batch: &Batch<'_>) -> Result<Observed>;
+
+    /// One step in the order the card declares. For [`Rows::Independent`] it equals stepping row by row.
+    /// Override it to share work; the contract tests hold you to the same answers.
+    fn step(&mut self, batch: &Batch<'_>) -> Result<Prediction> {
+        let Card { readout, rows, .. } = *self.card();
+        let mut one = |batch: &Batch<'_>| -> Result<Prediction> {
+            let (mut prediction, observed) = match readout {
+                Readout::BeforeObserve => {
+                    let prediction = self.predict(batch)?;
+                    (prediction, self.observe(batch)?)
+                }
+                Readout::AfterObserve => {
+                    let observed = self.observe(batch)?;
+                    (self.predict(batch)?, observed)
+                }
+            };
+            for (answer, admitted) in prediction.answers.iter_mut().zip(observed.admitted) {
+                answer.admitted = admitted;
+            }
+            Ok(prediction)
+        };
+        if rows == Rows::Joint {
+            return one(batch);
+        }
+        let mut all = Prediction::default();
+        for row in 0..batch.rows() {
+            all.append(one(&batch.slice(row..row + 1))?);
+        }
+        Ok(all)
+    }
+
+    /// A delayed label for a row answered earlier; `false` if the method has no use for it.
+    fn feedback(&mut self, _id: u64, _label: usize) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Back to the start.
+    fn reset(&mut self);
+
+    /// Everything needed to continue bit for bit.
+    fn save(&self) -> State;
+
+    /// Continues from a saved state. On an error nothing has changed.
+    fn load(&mut self, state: &State) -> Result<()>;
+
+    /// A compact copy to fall back to, accepted by [`load`](Adapter::load). It may round.
+    fn checkpoint(&self) -> State {
+        self.save()
+    }
+
+    /// What can be said without labels.
+    fn vitals(&self) -> Vitals;
+
+    /// How far each class's prototype has moved, and its prior, for reports. Empty where it does not apply.
+    fn per_class(&self) -> Vec<ClassDrift> {
+        Vec::new()
+    }
+}
+
+/// What a method did to one class.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ClassDrift {
+    /// ‖t_c − μ_c‖, or of what stands for it.
+    pub movement: f64,
+    /// The class prior π_c.
+    pub prior: f64,
+    /// Evidence gathered for the class, in samples.
+    pub evidence: f64,
+}

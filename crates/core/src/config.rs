@@ -1,0 +1,251 @@
+//! [`Config`]: method, guard and open-set settings, as TOML with presets and overrides.
+
+use serde::{Deserialize, Serialize};
+use toml::{Table, Value};
+
+use crate::guard::GuardConfig;
+use crate::methods::{self, MethodConfig};
+use crate::unknown::UnknownConfig;
+use crate::{Error, Result};
+
+/// The default configuration, every key with its meaning.
+pub const DEFAULT_TOML: &str = include_str!("../config/default.toml");
+
+/// Everything that decides how a session behaves.
+///
+/// ```
+/// use ultta::Config;
+/// let paper = Config::named("ul-tta:paper")?;
+/// let mine = Config::resolve(Some("[method.ul_tta.gate]\nkeep = 0.5"), None, None, &[("update.every", "64")])?;
+/// assert!(mine.to_toml().contains("keep = 0.5"));
+/// assert!(Config::named("ul-tta:papre").unwrap_err().to_string().contains("paper"));
+/// # Ok::<(), ultta::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// The method and its settings.
+    pub method: MethodConfig,
+    /// When to fall back to a healthy state or to zero-shot.
+    pub guard: GuardConfig,
+    /// Open-set rejection.
+    pub unknown: UnknownConfig,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            method: MethodConfig::UlTta(Default::default()),
+            guard: Default::default(),
+            unknown: Default::default(),
+        }
+    }
+}
+
+impl Config {
+    /// A method by name, with a preset after a colon: `zero-shot`, `ul-tta`, `ul-tta:paper`.
+    pub fn named(name: &str) -> Result<Self> {
+        let (method, preset) = match name.split_once(':') {
+            Some((method, preset)) => (method, Some(preset)),
+            None => (name, None),
+        };
+        Self::resolve(None, Some(method), preset, &[])
+    }
+
+    /// The configuration in a TOML text; what it does not say keeps the value of its preset.
+    pub fn from_toml(text: &str) -> Result<Self> {
+        Self::resolve(Some(text), None, None, &[])
+    }
+
+    /// Layers, later ones winning: preset, file, `method` and `preset` by name, single settings.
+    ///
+    /// A setting's key is the dotted path of the file; `method.<name>.` may be left out.
+    pub fn resolve(
+        file: Option<&str>,
+        method: Option<&str>,
+        preset: Option<&str>,
+        settings: &[(&str, &str)],
+    ) -> Result<Self> {
+        let mut user = Table::new();
+        if let Some(text) = file {
+            // Read it strictly by itself first: errors then carry the line and column of the file.
+            toml::from_str::<Config>(text).map_err(|e| Error::config("file", e.to_string().trim_end()))?;
+            user =
+                text.parse().map_err(|e: toml::de::Error| Error::config("file", e.to_string().trim_end()))?;
+        }
+        let in_file = user.get("method").and_then(Value::as_table).and_then(|t| t.keys().next().cloned());
+        let name = match method {
+            Some(name) => known_method(name)?,
+            None => in_file.clone().unwrap_or_else(|| "ul_tta".into()),
+        };
+        if let Some(other) = in_file.filter(|other| *other != name) {
+            return Err(Error::config(
+                "method",
+                format!("{name} was asked for, but the file configures {other}"),
+            ));
+        }
+        entry(&mut user, &["method", &name])?;
+        if let Some(preset) = preset {
+            insert(&mut user, &["method", &name, "preset"], Value::String(preset.to_string()))?;
+        }
+        for (key, value) in settings {
+            let mut path: Vec<&str> = key.split('.').collect();
+            if !["method", "guard", "unknown"].contains(&path[0]) {
+                path.splice(0..0, ["method", name.as_str()]);
+            }
+            insert(&mut user, &path, parse_value(value))?;
+        }
+        // The preset fills in what the user left open.
+        let chosen = user["method"][&name].get("preset").cloned();
+        let mut base = Config { method: default_method(&name)?, ..Default::default() };
+        if let (MethodConfig::UlTta(_), Some(preset)) = (&base.method, chosen) {
+            let preset = preset.try_into().map_err(|_| {
+                Error::config(format!("method.{name}.preset"), "expected \"default\" or \"paper\"")
+            })?;
+            base.method = MethodConfig::UlTta(methods::ul_tta::UlTtaConfig::preset(preset));
+        }
+        let mut table = Table::try_from(&base).map_err(|e| Error::config("defaults", e.to_string()))?;
+        merge(&mut table, user);
+        let config: Config = table
+            .try_into()
+            .map_err(|e: toml::de::Error| Error::config("settings", e.to_string().trim_end()))?;
+        config.guard.check()?;
+        config.unknown.check()?;
+        Ok(config)
+    }
+
+    /// The resolved configuration as TOML, every key written out.
+    pub fn to_toml(&self) -> String {
+        toml::to_string(self).expect("settings are plain numbers, strings and lists")
+    }
+}
+
+/// A method's name as in a file (`ul_tta`), from any spelling (`ul-tta`).
+fn known_method(name: &str) -> Result<String> {
+    let plain = name.replace('-', "_");
+    let names = methods::cards().into_iter().map(|c| c.name);
+    if names.clone().any(|n| n == plain) {
+        return Ok(plain);
+    }
+    let all = names.clone().map(|n| n.replace('_', "-")).collect::<Vec<_>>().join(", ");
+    let hint = nearest(&plain, names).map(|n| format!("; did you mean {}?", n.replace('_', "-")));
+    Err(Error::config(
+        "method",
+        format!("unknown method {name:?}{} (known: {all})", hint.unwrap_or_default()),
+    ))
+}
+
+fn default_method(name: &str) -> Result<MethodConfig> {
+    MethodConfig::by_name(&known_method(name)?).ok_or_else(|| Error::config("method", "unknown method"))
+}
+
+/// The name with the smallest edit distance, if it is near enough to be a slip.
+pub fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let distance = |a: &str, b: &str| {
+        let b: Vec<char> = b.chars().collect();
+        let mut row: Vec<usize> = (0..=b.len()).collect();
+        for (i, ca) in a.chars().enumerate() {
+            let mut diagonal = row[0];
+            row[0] = i + 1;
+            for j in 0..b.len() {
+                let change = diagonal + usize::from(ca != b[j]);
+                diagonal = row[j + 1];
+                row[j + 1] = change.min(row[j] + 1).min(diagonal + 1);
+            }
+        }
+        row[b.len()]
+    };
+    known.map(|k| (distance(name, k), k)).min().filter(|(d, k)| *d <= k.len().div_ceil(3)).map(|(_, k)| k)
+}
+
+/// A value as TOML; a bare word is a string.
+fn parse_value(text: &str) -> Value {
+    format!("v = {text}")
+        .parse::<Table>()
+        .ok()
+        .and_then(|mut t| t.remove("v"))
+        .unwrap_or_else(|| Value::String(text.to_string()))
+}
+
+fn entry<'t>(table: &'t mut Table, path: &[&str]) -> Result<&'t mut Table> {
+    let Some((first, rest)) = path.split_first() else { return Ok(table) };
+    match table.entry(first.to_string()).or_insert_with(|| Value::Table(Table::new())) {
+        Value::Table(inner) => entry(inner, rest),
+        _ => Err(Error::config(path.join("."), "it is a single value, not a group of settings")),
+    }
+}
+
+fn insert(table: &mut Table, path: &[&str], value: Value) -> Result<()> {
+    let (last, groups) = path.split_last().expect("a key has at least one part");
+    entry(table, groups)?.insert(last.to_string(), value);
+    Ok(())
+}
+
+/// Puts `over` on top of `base`, table by table. An integer where the base has a float becomes a float.
+fn merge(base: &mut Table, over: Table) {
+    for (key, value) in over {
+        match (base.get_mut(&key), value) {
+            (Some(Value::Table(inner)), Value::Table(value)) => merge(inner, value),
+            (Some(Value::Float(slot)), Value::Integer(value)) => *slot = value as f64,
+            (_, value) => {
+                base.insert(key, value);
+            }
+        }
+    }
+}
+
+/// Checks a number against a range, for `check` functions of settings.
+pub(crate) fn in_range(key: &str, value: f64, range: std::ops::RangeInclusive<f64>) -> Result<()> {
+    if range.contains(&value) {
+        return Ok(());
+    }
+    Err(Error::config(
+        key,
+        format!("expected a number from {} to {}, got {value}", range.start(), range.end()),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_documented_default_is_the_default() {
+        let documented: Config = toml::from_str(DEFAULT_TOML).unwrap();
+        assert_eq!(documented, Config::default());
+        // and it documents every key
+        let mut missing = Vec::new();
+        fn walk(full: &Table, documented: &Table, path: &str, missing: &mut Vec<String>) {
+            for (key, value) in full {
+                match (value, documented.get(key)) {
+                    (Value::Table(full), Some(Value::Table(documented))) => {
+                        walk(full, documented, &format!("{path}{key}."), missing)
+                    }
+                    (_, Some(_)) => {}
+                    (_, None) => missing.push(format!("{path}{key}")),
+                }
+            }
+        }
+        walk(&Table::try_from(Config::default()).unwrap(), &DEFAULT_TOML.parse().unwrap(), "", &mut missing);
+        assert!(missing.is_empty(), "not in config/default.toml: {missing:?}");
+    }
+
+    #[test]
+    fn resolved_configs_round_trip() {
+        for name in ["zero-shot", "ul-tta", "ul-tta:paper"] {
+            let config = Config::named(name).unwrap();
+            assert_eq!(Config::from_toml(&config.to_toml()).unwrap(), config, "{name}");
+        }
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let error = |r: Result<Config>| r.unwrap_err().to_string();
+        assert!(error(Config::named("ul-ta")).contains("did you mean ul-tta?"));
+        assert!(error(Config::from_toml("[method.ul_tta.gate]\nkeeep = 0.5")).contains("line 2"));
+        assert!(error(Config::from_toml("[method.ul_tta.gate]\nkeep = \"x\"")).contains("line 2"));
+        assert!(error(Config::resolve(None, None, None, &[("gate.keeep", "1")])).contains("keeep"));
+        assert!(error(Config::resolve(None, None, Some("fast"), &[])).contains("paper"));
+        assert!(error(Config::from_toml("[method.zero_shot]\n[method.ul_tta]")).contains("method"));
+    }
+}

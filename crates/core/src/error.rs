@@ -1,0 +1,134 @@
+//! The one error type of this crate. Each variant says what is wrong, what was expected and what was found;
+//! paths come last.
+
+use std::path::PathBuf;
+
+/// What every fallible function of this crate returns.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Everything that can be wrong with what a caller hands over.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A size does not fit: a feature dimension, a number of rows or of classes.
+    #[error("{what}: expected {expected}, got {got}")]
+    Shape {
+        /// The thing whose size is wrong.
+        what: &'static str,
+        /// The size that would fit.
+        expected: usize,
+        /// The size that was given.
+        got: usize,
+    },
+    /// A feature or prototype row is not of unit length.
+    #[error(
+        "{what}: row {row} has norm {norm:.4}, expected 1 (within 0.01); normalise the rows first, or ask for it (--normalize)"
+    )]
+    NotUnit {
+        /// Which matrix the row belongs to.
+        what: &'static str,
+        /// Index of the row.
+        row: usize,
+        /// Its Euclidean norm.
+        norm: f64,
+    },
+    /// A row holds NaN or an infinity.
+    #[error("{what}: row {row} holds a value that is not finite")]
+    NotFinite {
+        /// Which matrix the row belongs to.
+        what: &'static str,
+        /// Index of the row.
+        row: usize,
+    },
+    /// The class list cannot make a head.
+    #[error("head: {reason}")]
+    Classes {
+        /// What is wrong with it, and what would be right.
+        reason: String,
+    },
+    /// A setting is unknown, of the wrong type or out of range.
+    #[error("config: {key}: {reason}")]
+    Config {
+        /// The dotted key.
+        key: String,
+        /// What is wrong and what is allowed.
+        reason: String,
+    },
+    /// A saved state belongs to another head.
+    #[error("state: it was saved for another head (digest {got}, this head is {expected})")]
+    OtherHead {
+        /// Digest of the head in use.
+        expected: String,
+        /// Digest recorded in the state.
+        got: String,
+    },
+    /// A saved state has a format version this build does not read.
+    #[error("state: format version {got}, this build reads version {expected}")]
+    Version {
+        /// The version this build writes and reads.
+        expected: u32,
+        /// The version found.
+        got: String,
+    },
+    /// A saved state was made under another configuration.
+    #[error("state: it was saved under another configuration: {key}")]
+    OtherConfig {
+        /// The first setting that differs, with both values.
+        key: String,
+    },
+    /// A saved state is incomplete, inconsistent or holds values that cannot be.
+    #[error("state: {reason}")]
+    State {
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A file is not what it claims to be.
+    #[error("{reason} ({path})", path = path.display())]
+    Format {
+        /// What is wrong with the contents.
+        reason: String,
+        /// The file.
+        path: PathBuf,
+    },
+    /// A file cannot be read or written.
+    #[error("{doing}: {source} ({path})", path = path.display())]
+    Io {
+        /// What was being done.
+        doing: &'static str,
+        /// The operating system's word.
+        source: std::io::Error,
+        /// The file.
+        path: PathBuf,
+    },
+    /// A label was given for a sample that is unknown or no longer remembered.
+    #[error("feedback: sample {id} is not among the {remembered} remembered ones")]
+    Forgotten {
+        /// The sample's id.
+        id: u64,
+        /// How many samples are remembered.
+        remembered: usize,
+    },
+    /// A label is not a class of the head.
+    #[error("feedback: label {label} is not below the number of classes, {classes}")]
+    Label {
+        /// The label given.
+        label: usize,
+        /// Number of classes.
+        classes: usize,
+    },
+}
+
+impl Error {
+    pub(crate) fn config(key: impl Into<String>, reason: impl Into<String>) -> Self {
+        Error::Config { key: key.into(), reason: reason.into() }
+    }
+    pub(crate) fn state(reason: impl Into<String>) -> Self {
+        Error::State { reason: reason.into() }
+    }
+    pub(crate) fn format(path: impl Into<PathBuf>, reason: impl Into<String>) -> Self {
+        Error::Format { path: path.into(), reason: reason.into() }
+    }
+    pub(crate) fn io(doing: &'static str, path: impl Into<PathBuf>, source: std::io::Error) -> Self {
+        Error::Io { doing, path: path.into(), source }
+    }
+}

@@ -1,0 +1,335 @@
+//! The collapse guard: notices when adapted answers turn against a confident frozen model, and falls back.
+//!
+//! Concentration alone is no collapse: on class-sorted streams few classes are right. The guard fires only if,
+//! over a window, the adapted answers concentrate on far fewer classes than the frozen model's *and* the frozen
+//! posterior gives those answers little weight. It first returns to the last healthy state; if that collapses
+//! too, it answers zero-shot from then on. Both are visible in [`Health`](crate::Health).
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::in_range;
+use crate::{Error, Result, State};
+
+/// Settings of the collapse guard.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct GuardConfig {
+    /// `false` only watches: health is reported, nothing falls back.
+    pub enabled: bool,
+    /// Number of recent samples looked at.
+    pub window: usize,
+    /// Fires only if the effective number of adapted classes falls below this share of the zero-shot one …
+    pub concentration: f64,
+    /// … and the frozen posterior gives the adapted answers less than this share of what it gives its own.
+    pub support: f64,
+    /// Samples after a return to the last healthy state within which a second collapse means zero-shot.
+    pub patience: u64,
+}
+
+impl Default for GuardConfig {
+    fn default() -> Self {
+        Self { enabled: true, window: 256, concentration: 0.7, support: 0.5, patience: 4096 }
+    }
+}
+
+impl GuardConfig {
+    pub(crate) fn check(&self) -> Result<()> {
+        in_range("guard.window", self.window as f64, 16.0..=65_536.0)?;
+        in_range("guard.concentration", self.concentration, 0.0..=1.0)?;
+        in_range("guard.support", self.support, 0.0..=1.0)
+    }
+}
+
+/// Where a session stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Standing {
+    /// Adapting.
+    #[default]
+    Healthy,
+    /// Adapting again, from the last healthy state.
+    Restored,
+    /// Answering zero-shot until reset.
+    ZeroShot,
+}
+
+/// One answered sample, as the guard sees it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    pub adapted: u32,
+    pub zero_shot: u32,
+    /// Frozen probability of the adapted answer.
+    pub support: f32,
+    /// Frozen probability of the zero-shot answer.
+    pub frozen: f32,
+    pub admitted: bool,
+}
+
+/// n·ln n in fixed point, so that a running sum is exact.
+fn n_log_n(n: u32) -> i64 {
+    let n = f64::from(n);
+    (n * n.max(1.0).ln() * (1u64 << 32) as f64).round() as i64
+}
+
+/// Histogram of labels in the window with its entropy kept up to date.
+#[derive(Clone, Debug)]
+struct Histogram {
+    counts: Vec<u32>,
+    sum: i64,
+}
+
+impl Histogram {
+    fn new(classes: usize) -> Self {
+        Self { counts: vec![0; classes], sum: 0 }
+    }
+
+    fn change(&mut self, label: u32, by: i32) {
+        let count = &mut self.counts[label as usize];
+        self.sum -= n_log_n(*count);
+        *count = count.wrapping_add_signed(by);
+        self.sum += n_log_n(*count);
+    }
+
+    /// exp of the entropy of the label shares among `n` samples.
+    fn effective(&self, n: usize) -> f64 {
+        if n == 0 {
+            return 0.0;
+        }
+        let n = n as f64;
+        (n.ln() - self.sum as f64 / (1u64 << 32) as f64 / n).exp()
+    }
+}
+
+/// What a check decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Nothing to do.
+    Fine,
+    /// Healthy, and the window is full: a good moment to remember the state.
+    Healthy,
+    /// Return to the last healthy state.
+    Restore,
+    /// Answer zero-shot from now on.
+    FallBack,
+}
+
+/// Watches the answers of one session.
+#[derive(Clone, Debug)]
+pub struct Guard {
+    config: GuardConfig,
+    seen: VecDeque<Seen>,
+    adapted: Histogram,
+    zero_shot: Histogram,
+    flips: usize,
+    admitted: usize,
+    standing: Standing,
+    /// Samples since the last return to a healthy state.
+    since_restore: u64,
+    /// How often it fired.
+    fired: u64,
+}
+
+impl Guard {
+    /// A check happens whenever the number of samples is a multiple of this; blocks are cut there.
+    pub(crate) const EVERY: u64 = 64;
+
+    pub(crate) fn new(config: &GuardConfig, classes: usize) -> Self {
+        Self {
+            config: config.clone(),
+            seen: VecDeque::with_capacity(config.window),
+            adapted: Histogram::new(classes),
+            zero_shot: Histogram::new(classes),
+            flips: 0,
+            admitted: 0,
+            standing: Standing::Healthy,
+            since_restore: 0,
+            fired: 0,
+        }
+    }
+
+    pub(crate) fn push(&mut self, sample: Seen) {
+        if self.seen.len() == self.config.window
+            && let Some(old) = self.seen.pop_front()
+        {
+            self.count(old, -1);
+        }
+        self.count(sample, 1);
+        self.seen.push_back(sample);
+        self.since_restore += 1;
+    }
+
+    fn count(&mut self, sample: Seen, by: i32) {
+        self.adapted.change(sample.adapted, by);
+        self.zero_shot.change(sample.zero_shot, by);
+        self.flips =
+            self.flips.wrapping_add_signed(by as isize * isize::from(sample.adapted != sample.zero_shot));
+        self.admitted = self.admitted.wrapping_add_signed(by as isize * isize::from(sample.admitted));
+    }
+
+    /// Looks at the window and decides.
+    pub(crate) fn check(&mut self) -> Verdict {
+        if self.seen.len() < self.config.window || self.standing == Standing::ZeroShot {
+            return Verdict::Fine;
+        }
+        let concentrated = self.effective_adapted() < self.config.concentration * self.effective_zero_shot();
+        let (support, frozen) =
+            self.seen.iter().fold((0.0, 0.0), |(s, f), x| (s + x.support as f64, f + x.frozen as f64));
+        let unsupported = support < self.config.support * frozen;
+        if !(concentrated && unsupported) {
+            if self.standing == Standing::Restored && self.since_restore >= self.config.patience {
+                self.standing = Standing::Healthy;
+            }
+            // Remember only what is well clear of a collapse.
+            let clear = !concentrated && support > (0.5 + 0.5 * self.config.support) * frozen;
+            return if clear { Verdict::Healthy } else { Verdict::Fine };
+        }
+        if !self.config.enabled {
+            return Verdict::Fine;
+        }
+        self.fired += 1;
+        self.clear_window();
+        if self.standing == Standing::Restored && self.since_restore < self.config.patience {
+            self.standing = Standing::ZeroShot;
+            return Verdict::FallBack;
+        }
+        self.standing = Standing::Restored;
+        self.since_restore = 0;
+        Verdict::Restore
+    }
+
+    fn clear_window(&mut self) {
+        while let Some(old) = self.seen.pop_front() {
+            self.count(old, -1);
+        }
+    }
+
+    /// Where the session stands.
+    pub fn standing(&self) -> Standing {
+        self.standing
+    }
+
+    /// How often the guard fired.
+    pub fn fired(&self) -> u64 {
+        self.fired
+    }
+
+    /// Effective number of classes among the adapted answers in the window.
+    pub fn effective_adapted(&self) -> f64 {
+        self.adapted.effective(self.seen.len())
+    }
+
+    /// Effective number of classes among the zero-shot answers in the same window.
+    pub fn effective_zero_shot(&self) -> f64 {
+        self.zero_shot.effective(self.seen.len())
+    }
+
+    /// Share of the window answered differently from zero-shot.
+    pub fn flip_share(&self) -> f64 {
+        self.flips as f64 / self.seen.len().max(1) as f64
+    }
+
+    /// Share of the window that the gate admitted.
+    pub fn admitted_share(&self) -> f64 {
+        self.admitted as f64 / self.seen.len().max(1) as f64
+    }
+
+    pub(crate) fn save(&self, state: &mut State) {
+        let column = |f: fn(&Seen) -> u32| self.seen.iter().map(f).collect::<Vec<_>>();
+        let float = |f: fn(&Seen) -> f32| self.seen.iter().map(f).collect::<Vec<_>>();
+        state.put("guard.adapted", &column(|s| s.adapted));
+        state.put("guard.zero_shot", &column(|s| s.zero_shot));
+        state.put("guard.admitted", &column(|s| u32::from(s.admitted)));
+        state.put("guard.support", &float(|s| s.support));
+        state.put("guard.frozen", &float(|s| s.frozen));
+        state.put("guard.standing", &[self.standing as u64, self.since_restore, self.fired]);
+    }
+
+    pub(crate) fn load(&mut self, state: &State) -> Result<()> {
+        let mut fresh = Self::new(&self.config, self.adapted.counts.len());
+        if state.has("guard.standing") {
+            let adapted = state.get::<u32>("guard.adapted")?;
+            let n = adapted.len();
+            let zero_shot = state.get_n::<u32>("guard.zero_shot", n)?;
+            let admitted = state.get_n::<u32>("guard.admitted", n)?;
+            let support = state.get_n::<f32>("guard.support", n)?;
+            let frozen = state.get_n::<f32>("guard.frozen", n)?;
+            let classes = self.adapted.counts.len() as u32;
+            if n > self.config.window || adapted.iter().chain(zero_shot).any(|&c| c >= classes) {
+                return Err(Error::state("guard: labels or window out of range"));
+            }
+            for i in 0..n {
+                fresh.push(Seen {
+                    adapted: adapted[i],
+                    zero_shot: zero_shot[i],
+                    support: support[i],
+                    frozen: frozen[i],
+                    admitted: admitted[i] != 0,
+                });
+            }
+            let &[standing, since, fired] = state.get::<u64>("guard.standing")? else {
+                return Err(Error::state("guard.standing: expected 3 values"));
+            };
+            fresh.standing = match standing {
+                0 => Standing::Healthy,
+                1 => Standing::Restored,
+                2 => Standing::ZeroShot,
+                other => return Err(Error::state(format!("guard.standing: {other} is not a standing"))),
+            };
+            (fresh.since_restore, fresh.fired) = (since, fired);
+        }
+        *self = fresh;
+        Ok(())
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.config.window * std::mem::size_of::<Seen>() + 8 * self.adapted.counts.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn guard() -> Guard {
+        Guard::new(&GuardConfig { window: 64, ..Default::default() }, 16)
+    }
+
+    fn fill(guard: &mut Guard, adapted: impl Fn(u32) -> u32, support: f32) {
+        for i in 0..64 {
+            guard.push(Seen { adapted: adapted(i), zero_shot: i % 16, support, frozen: 0.9, admitted: true });
+        }
+    }
+
+    #[test]
+    fn concentration_without_contradiction_is_fine() {
+        let mut guard = guard();
+        fill(&mut guard, |_| 3, 0.8);
+        assert_eq!(guard.check(), Verdict::Fine);
+        assert!((guard.effective_adapted() - 1.0).abs() < 1e-9);
+        assert!((guard.effective_zero_shot() - 16.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn collapse_restores_then_falls_back() {
+        let mut guard = guard();
+        fill(&mut guard, |i| i % 16, 0.9);
+        assert_eq!(guard.check(), Verdict::Healthy);
+        fill(&mut guard, |_| 3, 0.1);
+        assert_eq!(guard.check(), Verdict::Restore);
+        assert_eq!(guard.standing(), Standing::Restored);
+        assert_eq!(guard.check(), Verdict::Fine, "the window starts again");
+        fill(&mut guard, |_| 3, 0.1);
+        assert_eq!(guard.check(), Verdict::FallBack);
+        assert_eq!((guard.standing(), guard.fired()), (Standing::ZeroShot, 2));
+    }
+
+    #[test]
+    fn a_disabled_guard_only_watches() {
+        let mut guard = Guard::new(&GuardConfig { window: 64, enabled: false, ..Default::default() }, 16);
+        fill(&mut guard, |_| 3, 0.1);
+        assert_eq!((guard.check(), guard.standing()), (Verdict::Fine, Standing::Healthy));
+        assert_eq!(guard.flip_share(), 60.0 / 64.0);
+    }
+}

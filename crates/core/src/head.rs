@@ -1,0 +1,337 @@
+//! [`Head`]: one unit anchor per class, class names and the model's logit scale; it gives the zero-shot scores.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::Path;
+
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
+use sha2::{Digest, Sha256};
+
+use crate::features::{decode, map_file, unit_rows};
+use crate::{Error, Features, Result, Scores, kernels, state};
+
+/// The frozen zero-shot classifier: class anchors, names, and the scale of its logits.
+///
+/// ```
+/// use ultta::{Features, Head};
+/// let head = Head::new(vec![1.0, 0.0, 0.0, 1.0], 2, ["cat", "dog"], 100.0)?;
+/// let scores = head.zero_shot(&Features::new(vec![0.6, 0.8], 2)?)?;
+/// assert_eq!(scores.row(0), [60.0, 80.0]);
+/// # Ok::<(), ultta::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Head {
+    prototypes: Vec<f32>,
+    classes: Vec<String>,
+    dim: usize,
+    logit_scale: f32,
+    metadata: BTreeMap<String, String>,
+}
+
+/// One of several anchors that fold into a class: a prompt's text vector, an exemplar image.
+#[derive(Clone, Debug)]
+pub struct Anchor<'a> {
+    /// Index of the class.
+    pub class: usize,
+    /// A vector of any length but zero; only its direction counts.
+    pub vector: &'a [f32],
+    /// How much it counts against the others of its class.
+    pub weight: f32,
+}
+
+impl Head {
+    /// A head from one unit anchor per class (`docs/formats.md` says what the logit scale is).
+    pub fn new<S: Into<String>>(
+        prototypes: Vec<f32>,
+        dim: usize,
+        classes: impl IntoIterator<Item = S>,
+        logit_scale: f32,
+    ) -> Result<Self> {
+        let classes: Vec<String> = classes.into_iter().map(Into::into).collect();
+        let invalid = |reason: String| Err(Error::Classes { reason });
+        match classes.len() {
+            0 => return invalid("no classes; expected at least 2".into()),
+            1 => {
+                return invalid(format!(
+                    "one class ({:?}) leaves nothing to decide; expected at least 2",
+                    classes[0]
+                ));
+            }
+            _ => {}
+        }
+        let mut seen = HashSet::new();
+        for (i, class) in classes.iter().enumerate() {
+            if class.trim().is_empty() {
+                return invalid(format!("class {i} has an empty name"));
+            }
+            if !seen.insert(class) {
+                return invalid(format!("class name {class:?} occurs twice (again at {i})"));
+            }
+        }
+        if !logit_scale.is_finite() || logit_scale <= 0.0 {
+            return invalid(format!("logit scale: expected a positive number, got {logit_scale}"));
+        }
+        if dim == 0 || prototypes.len() != classes.len() * dim {
+            let expected = classes.len() * dim.max(1);
+            return Err(Error::Shape {
+                what: "values in the prototypes (classes × dim)",
+                expected,
+                got: prototypes.len(),
+            });
+        }
+        let prototypes = unit_rows("prototypes", Cow::Owned(prototypes), dim, false)?.into_owned();
+        Ok(Self { prototypes, classes, dim, logit_scale, metadata: BTreeMap::new() })
+    }
+
+    /// A head whose classes have several anchors each (prompt ensembles, exemplar images): the weighted mean of
+    /// their unit vectors, normalised.
+    pub fn from_anchors<S: Into<String>>(
+        anchors: &[Anchor<'_>],
+        dim: usize,
+        classes: impl IntoIterator<Item = S>,
+        logit_scale: f32,
+    ) -> Result<Self> {
+        let classes: Vec<String> = classes.into_iter().map(Into::into).collect();
+        let prototypes = fold_anchors(anchors, dim, &classes)?;
+        Self::new(prototypes, dim, classes, logit_scale)
+    }
+
+    /// This head with further anchors mixed in; the present prototypes count with weight `own`.
+    pub fn with_anchors(&self, own: f32, anchors: &[Anchor<'_>]) -> Result<Self> {
+        let mut all: Vec<Anchor<'_>> = (0..self.n_classes())
+            .map(|class| Anchor { class, vector: self.prototype(class), weight: own })
+            .collect();
+        all.extend_from_slice(anchors);
+        let mut head = self.clone();
+        head.prototypes = fold_anchors(&all, self.dim, &self.classes)?;
+        Ok(head)
+    }
+
+    /// The same head with another logit scale.
+    pub fn with_logit_scale(mut self, logit_scale: f32) -> Result<Self> {
+        if !logit_scale.is_finite() || logit_scale <= 0.0 {
+            return Err(Error::config(
+                "logit_scale",
+                format!("expected a positive number, got {logit_scale}"),
+            ));
+        }
+        self.logit_scale = logit_scale;
+        Ok(self)
+    }
+
+    /// Number of classes.
+    pub fn n_classes(&self) -> usize {
+        self.classes.len()
+    }
+
+    /// Length of a prototype.
+    pub fn dim(&self) -> usize {
+        self.dim
+    }
+
+    /// Class names, in label order.
+    pub fn classes(&self) -> &[String] {
+        &self.classes
+    }
+
+    /// The model's own logit scale (CLIP: about 100).
+    pub fn logit_scale(&self) -> f32 {
+        self.logit_scale
+    }
+
+    /// All prototypes, one after another.
+    pub fn prototypes(&self) -> &[f32] {
+        &self.prototypes
+    }
+
+    /// One class's prototype.
+    pub fn prototype(&self, class: usize) -> &[f32] {
+        &self.prototypes[class * self.dim..][..self.dim]
+    }
+
+    /// Free-form provenance: `encoder`, `source` and the like. It does not enter the digest.
+    pub fn metadata(&self) -> &BTreeMap<String, String> {
+        &self.metadata
+    }
+
+    /// Adds provenance.
+    pub fn with_metadata(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.metadata.insert(key.into(), value.into());
+        self
+    }
+
+    /// The frozen model's scores, `logit_scale · ⟨z, μ_c⟩`.
+    pub fn zero_shot(&self, features: &Features<'_>) -> Result<Scores> {
+        if features.dim() != self.dim {
+            return Err(Error::Shape { what: "feature dimension", expected: self.dim, got: features.dim() });
+        }
+        let mut scores = Scores::zeros(features.rows(), self.n_classes());
+        kernels::products(features.data(), &self.prototypes, self.dim, self.logit_scale, scores.data_mut());
+        Ok(scores)
+    }
+
+    /// SHA-256 over prototypes, class names and logit scale: what a state belongs to.
+    pub fn digest(&self) -> String {
+        let mut hash = Sha256::new();
+        hash.update((self.n_classes() as u64).to_le_bytes());
+        hash.update((self.dim as u64).to_le_bytes());
+        hash.update(self.logit_scale.to_le_bytes());
+        for class in &self.classes {
+            hash.update((class.len() as u64).to_le_bytes());
+            hash.update(class.as_bytes());
+        }
+        for value in &self.prototypes {
+            hash.update(value.to_le_bytes());
+        }
+        hash.finalize().iter().map(|b| format!("{b:02x}")).collect()
+    }
+
+    /// Reads a head file (`docs/formats.md`).
+    pub fn load(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        Self::from_bytes(&map_file(path)?).map_err(|e| match e {
+            Error::Format { reason, .. } => Error::format(path, reason),
+            other => other,
+        })
+    }
+
+    /// Reads a head from the bytes of a head file.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
+        let bad = |reason: String| Error::format("head", reason);
+        let tensors =
+            SafeTensors::deserialize(bytes).map_err(|e| bad(format!("not a valid safetensors file: {e}")))?;
+        let view = tensors.tensor("prototypes").map_err(|_| {
+            bad(format!("no tensor named `prototypes`; the file holds {:?}", tensors.names()))
+        })?;
+        let &[n_classes, dim] = view.shape() else {
+            return Err(bad(format!("`prototypes`: expected shape [classes, dim], got {:?}", view.shape())));
+        };
+        let prototypes = decode(view.data(), view.dtype()).ok_or_else(|| {
+            bad(format!("`prototypes`: expected dtype F16, BF16, F32 or F64, got {:?}", view.dtype()))
+        })?;
+        let (_, header) = SafeTensors::read_metadata(bytes)
+            .map_err(|e| bad(format!("not a valid safetensors file: {e}")))?;
+        let mut metadata: BTreeMap<String, String> =
+            header.metadata().iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect();
+        let names = metadata
+            .remove("classes")
+            .ok_or_else(|| bad("no `classes` in the metadata; expected a JSON list of names".into()))?;
+        let classes: Vec<String> = serde_json::from_str(&names)
+            .map_err(|e| bad(format!("`classes` in the metadata: expected a JSON list of names: {e}")))?;
+        if classes.len() != n_classes {
+            return Err(Error::Shape { what: "class names", expected: n_classes, got: classes.len() });
+        }
+        let scale = metadata
+            .remove("logit_scale")
+            .ok_or_else(|| bad("no `logit_scale` in the metadata (CLIP: about 100)".into()))?;
+        let scale: f32 = scale
+            .trim()
+            .parse()
+            .map_err(|_| bad(format!("`logit_scale` in the metadata: expected a number, got {scale:?}")))?;
+        let mut head = Self::new(prototypes, dim, classes, scale)?;
+        head.metadata = metadata;
+        Ok(head)
+    }
+
+    /// The bytes of a head file.
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        let data: Vec<u8> = self.prototypes.iter().flat_map(|v| v.to_le_bytes()).collect();
+        let mut metadata: HashMap<String, String> = self.metadata.clone().into_iter().collect();
+        let names = serde_json::to_string(&self.classes).expect("strings are valid JSON");
+        metadata.insert("classes".into(), names);
+        metadata.insert("logit_scale".into(), self.logit_scale.to_string());
+        let view = TensorView::new(Dtype::F32, vec![self.n_classes(), self.dim], &data)
+            .map_err(|e| Error::format("head", e.to_string()))?;
+        safetensors::serialize([("prototypes", view)], Some(metadata))
+            .map_err(|e| Error::format("head", e.to_string()))
+    }
+
+    /// Writes a head file, atomically.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        state::write_atomically(path.as_ref(), &self.to_bytes()?)
+    }
+}
+
+/// Weighted mean of each class's unit anchors, normalised.
+fn fold_anchors(anchors: &[Anchor<'_>], dim: usize, classes: &[String]) -> Result<Vec<f32>> {
+    let mut sums = vec![0.0f64; classes.len() * dim];
+    for (row, anchor) in anchors.iter().enumerate() {
+        if anchor.vector.len() != dim {
+            return Err(Error::Shape { what: "anchor dimension", expected: dim, got: anchor.vector.len() });
+        }
+        if anchor.class >= classes.len() {
+            return Err(Error::Label { label: anchor.class, classes: classes.len() });
+        }
+        if !anchor.weight.is_finite() || anchor.weight < 0.0 {
+            let reason =
+                format!("anchor {row} has weight {}; expected a finite weight of at least 0", anchor.weight);
+            return Err(Error::Classes { reason });
+        }
+        let norm = kernels::dot_f64(anchor.vector, anchor.vector).sqrt();
+        if !norm.is_finite() {
+            return Err(Error::NotFinite { what: "anchors", row });
+        }
+        if norm < 1e-30 {
+            return Err(Error::NotUnit { what: "anchors", row, norm });
+        }
+        let sum = &mut sums[anchor.class * dim..][..dim];
+        kernels::accumulate(sum, anchor.weight as f64 / norm, anchor.vector);
+    }
+    let mut prototypes = Vec::with_capacity(sums.len());
+    for (class, sum) in classes.iter().zip(sums.chunks(dim)) {
+        let norm = sum.iter().map(|v| v * v).sum::<f64>().sqrt();
+        if norm < 1e-12 {
+            let reason = format!("class {class:?} has no anchor, or its anchors cancel out");
+            return Err(Error::Classes { reason });
+        }
+        prototypes.extend(sum.iter().map(|v| (v / norm) as f32));
+    }
+    Ok(prototypes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reason(result: Result<Head>) -> String {
+        result.unwrap_err().to_string()
+    }
+
+    #[test]
+    fn class_lists_are_checked() {
+        let none: [&str; 0] = [];
+        assert!(reason(Head::new(vec![], 2, none, 1.0)).contains("no classes"));
+        assert!(reason(Head::new(vec![1.0, 0.0], 2, ["a"], 1.0)).contains("one class"));
+        let two = || vec![1.0, 0.0, 0.0, 1.0];
+        assert!(reason(Head::new(two(), 2, ["a", "a"], 1.0)).contains("twice"));
+        assert!(reason(Head::new(two(), 2, ["a", " "], 1.0)).contains("empty name"));
+        assert!(reason(Head::new(two(), 2, ["a", "b"], f32::NAN)).contains("logit scale"));
+        assert!(matches!(Head::new(two(), 2, ["a", "b", "c"], 1.0), Err(Error::Shape { .. })));
+        assert!(matches!(Head::new(vec![0.0; 4], 2, ["a", "b"], 1.0), Err(Error::NotUnit { .. })));
+    }
+
+    #[test]
+    fn anchors_fold_into_a_weighted_mean() {
+        let a = |class, vector, weight| Anchor { class, vector, weight };
+        let anchors = [a(0, &[2.0, 0.0][..], 1.0), a(0, &[0.0, 5.0], 1.0), a(1, &[0.0, -1.0], 2.0)];
+        let head = Head::from_anchors(&anchors, 2, ["x", "y"], 10.0).unwrap();
+        let half = 0.5f32.sqrt();
+        assert!((head.prototype(0)[0] - half).abs() < 1e-6 && (head.prototype(0)[1] - half).abs() < 1e-6);
+        assert_eq!(head.prototype(1), [0.0, -1.0]);
+        assert!(Head::from_anchors(&anchors[..2], 2, ["x", "y"], 10.0).is_err(), "y has no anchor");
+        let mixed = head.with_anchors(1.0, &[a(1, &[1.0, 0.0], 1.0)]).unwrap();
+        assert_eq!(mixed.prototype(0), head.prototype(0));
+        assert!((mixed.prototype(1)[0] - half).abs() < 1e-6);
+    }
+
+    #[test]
+    fn bytes_round_trip_and_digest_follows_content() {
+        let head =
+            Head::new(vec![1.0, 0.0, 0.0, 1.0], 2, ["a", "b"], 100.0).unwrap().with_metadata("encoder", "e");
+        let back = Head::from_bytes(&head.to_bytes().unwrap()).unwrap();
+        assert_eq!(back.digest(), head.digest());
+        assert_eq!(back.metadata()["encoder"], "e");
+        assert_ne!(head.clone().with_logit_scale(50.0).unwrap().digest(), head.digest());
+    }
+}

@@ -1,0 +1,243 @@
+//! [`Scores`]: rows × classes of logits, and what is read off a row: softmax, entropy, margin, the best classes.
+//! These are written here and nowhere else.
+
+use crate::kernels::{LANES, exp, max, sum_lanes, vectorised};
+
+/// Logits, one row per sample and one column per class.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Scores {
+    data: Vec<f32>,
+    classes: usize,
+}
+
+impl Scores {
+    /// Zeros.
+    pub fn zeros(rows: usize, classes: usize) -> Self {
+        Self { data: vec![0.0; rows * classes], classes }
+    }
+
+    /// Rows one after another; the length must be a multiple of `classes`.
+    pub fn from_rows(data: Vec<f32>, classes: usize) -> Self {
+        assert!(classes > 0 && data.len().is_multiple_of(classes), "scores: whole rows of {classes} classes");
+        Self { data, classes }
+    }
+
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.data.len() / self.classes.max(1)
+    }
+
+    /// Number of classes.
+    pub fn classes(&self) -> usize {
+        self.classes
+    }
+
+    /// One row.
+    pub fn row(&self, row: usize) -> &[f32] {
+        &self.data[row * self.classes..][..self.classes]
+    }
+
+    /// One row, to be written.
+    pub fn row_mut(&mut self, row: usize) -> &mut [f32] {
+        &mut self.data[row * self.classes..][..self.classes]
+    }
+
+    /// All rows, one after another.
+    pub fn data(&self) -> &[f32] {
+        &self.data
+    }
+
+    /// All rows, to be written.
+    pub fn data_mut(&mut self) -> &mut [f32] {
+        &mut self.data
+    }
+
+    /// Appends the rows of another matrix with as many classes.
+    pub(crate) fn append(&mut self, other: &Scores) {
+        self.classes = other.classes;
+        self.data.extend_from_slice(&other.data);
+    }
+}
+
+/// What a row of logits says, at a temperature multiplier.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Summary {
+    /// The best class (the first among equals).
+    pub label: usize,
+    /// Its logit, before the multiplier.
+    pub best: f32,
+    /// Its probability.
+    pub prob: f32,
+    /// log Σ exp(τ · logit).
+    pub log_sum: f32,
+    /// −Σ p log p, in nats.
+    pub entropy: f32,
+    /// Best logit minus runner-up, before the multiplier.
+    pub margin: f32,
+}
+
+/// Summary of a row under softmax(τ · row).
+pub fn summary(row: &[f32], tau: f32) -> Summary {
+    vectorised(
+        #[inline(always)]
+        || {
+            let (best, label, second) = best_two(row);
+            let mut sums = [0.0f32; LANES];
+            let mut moments = [0.0f32; LANES];
+            let (chunks, tail) = row.as_chunks::<LANES>();
+            for chunk in chunks {
+                for i in 0..LANES {
+                    let x = tau * (chunk[i] - best);
+                    let e = exp(x);
+                    sums[i] += e;
+                    moments[i] += e * x;
+                }
+            }
+            for (i, &value) in tail.iter().enumerate() {
+                let x = tau * (value - best);
+                let e = exp(x);
+                sums[i] += e;
+                moments[i] += e * x;
+            }
+            let sum = sum_lanes(sums);
+            let log = sum.ln();
+            Summary {
+                label,
+                best,
+                prob: 1.0 / sum,
+                log_sum: tau * best + log,
+                entropy: (log - sum_lanes(moments) / sum).max(0.0),
+                margin: best - second,
+            }
+        },
+    )
+}
+
+/// The largest value, its first index, and the largest among the others.
+#[inline(always)]
+fn best_two(row: &[f32]) -> (f32, usize, f32) {
+    let mut first = [f32::NEG_INFINITY; LANES];
+    let mut second = [f32::NEG_INFINITY; LANES];
+    let (chunks, tail) = row.as_chunks::<LANES>();
+    for chunk in chunks {
+        for i in 0..LANES {
+            let v = chunk[i];
+            let low = if v < first[i] { v } else { first[i] };
+            second[i] = if low > second[i] { low } else { second[i] };
+            first[i] = if v > first[i] { v } else { first[i] };
+        }
+    }
+    for (i, &v) in tail.iter().enumerate() {
+        second[i] = second[i].max(v.min(first[i]));
+        first[i] = first[i].max(v);
+    }
+    let best = max(&first);
+    // Two lanes, or a lane's second, may hold the same best value: a tie has margin 0.
+    let winner = first.iter().position(|&v| v == best).unwrap_or(0);
+    let mut runner = second[winner];
+    for i in 0..LANES {
+        if i != winner && first[i] > runner {
+            runner = first[i];
+        }
+    }
+    (best, position(row, best), runner)
+}
+
+/// The first index of a value that is known to occur.
+#[inline(always)]
+fn position(row: &[f32], value: f32) -> usize {
+    let (chunks, tail) = row.as_chunks::<LANES>();
+    for (c, chunk) in chunks.iter().enumerate() {
+        let mut hit = false;
+        for &v in chunk {
+            hit |= v == value;
+        }
+        if hit {
+            return c * LANES + chunk.iter().position(|&v| v == value).unwrap_or(0);
+        }
+    }
+    chunks.len() * LANES + tail.iter().position(|&v| v == value).unwrap_or(0)
+}
+
+/// softmax(τ · row) into `probs`.
+pub fn softmax(row: &[f32], tau: f32, probs: &mut [f32]) {
+    vectorised(
+        #[inline(always)]
+        || {
+            let best = max(row);
+            let mut lanes = [0.0f32; LANES];
+            let (rows, row_tail) = row.as_chunks::<LANES>();
+            let (outs, out_tail) = probs.as_chunks_mut::<LANES>();
+            for (x, out) in rows.iter().zip(outs) {
+                for i in 0..LANES {
+                    out[i] = exp(tau * (x[i] - best));
+                    lanes[i] += out[i];
+                }
+            }
+            for (i, (&x, out)) in row_tail.iter().zip(out_tail).enumerate() {
+                *out = exp(tau * (x - best));
+                lanes[i] += *out;
+            }
+            let sum = sum_lanes(lanes);
+            for p in probs {
+                *p /= sum;
+            }
+        },
+    );
+}
+
+/// The `k` best classes of a row with their logits, best first, the lower index first among equals.
+pub fn top_k(row: &[f32], k: usize) -> Vec<(usize, f32)> {
+    let mut order: Vec<usize> = (0..row.len()).collect();
+    let by_score = |a: &usize, b: &usize| row[*b].total_cmp(&row[*a]).then(a.cmp(b));
+    let k = k.min(row.len());
+    if k > 0 && k < row.len() {
+        order.select_nth_unstable_by(k - 1, by_score);
+    }
+    order.truncate(k);
+    order.sort_unstable_by(by_score);
+    order.into_iter().map(|c| (c, row[c])).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn summary_of_three_classes() {
+        // softmax(0, ln 2, ln 5) = 1/8, 2/8, 5/8
+        let row = [0.0, 2f32.ln(), 5f32.ln()];
+        let s = summary(&row, 1.0);
+        assert_eq!(s.label, 2);
+        assert!((s.prob - 0.625).abs() < 1e-6);
+        assert!((s.log_sum - 8f32.ln()).abs() < 1e-6);
+        assert!((s.margin - 2.5f32.ln()).abs() < 1e-6);
+        let entropy: f32 = [0.125f32, 0.25, 0.625].iter().map(|p| -p * p.ln()).sum();
+        assert!((s.entropy - entropy).abs() < 1e-6);
+        let mut probs = [0.0; 3];
+        softmax(&row, 1.0, &mut probs);
+        assert!((probs[1] - 0.25).abs() < 1e-6);
+        assert_eq!(top_k(&row, 2).iter().map(|t| t.0).collect::<Vec<_>>(), [2, 1]);
+    }
+
+    #[test]
+    fn ties_go_to_the_first_class_with_margin_zero() {
+        for n in [2, 5, 16, 17, 40] {
+            let s = summary(&vec![1.5; n], 1.0);
+            assert_eq!((s.label, s.margin), (0, 0.0));
+            assert!((s.entropy - (n as f32).ln()).abs() < 1e-5);
+            let mut row = vec![0.0; n];
+            row[n - 1] = 3.0;
+            row[n / 2 - 1] = 3.0;
+            let s = summary(&row, 1.0);
+            assert_eq!((s.label, s.margin), (n / 2 - 1, 0.0));
+        }
+    }
+
+    #[test]
+    fn extreme_rows_stay_finite() {
+        let s = summary(&[1e6, -1e6, 0.0], 3.0);
+        assert_eq!((s.label, s.prob, s.entropy), (0, 1.0, 0.0));
+        assert_eq!(s.margin, 1e6);
+    }
+}

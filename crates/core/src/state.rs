@@ -1,0 +1,305 @@
+//! [`State`]: everything a session needs to continue bit for bit, as named tensors in one safetensors file.
+//!
+//! Names tell what a tensor is: `evidence.*` are sums that two sessions may add ([`State::merge`]), everything
+//! else is local to one stream. `docs/formats.md` lists them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::Write;
+use std::path::Path;
+
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
+
+use crate::features::map_file;
+use crate::{Error, Result};
+
+/// The format version this build writes and reads.
+pub const STATE_VERSION: u32 = 1;
+
+/// One named array of a state.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs)]
+pub enum Tensor {
+    F64(Vec<f64>),
+    F32(Vec<f32>),
+    U64(Vec<u64>),
+    U32(Vec<u32>),
+    I16(Vec<i16>),
+    U8(Vec<u8>),
+}
+
+/// What a session carries, detached from it: to be saved, sent, merged or loaded.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct State {
+    /// Strings: format version, head digest, resolved config, and what else a reader may want to know.
+    pub metadata: BTreeMap<String, String>,
+    /// Arrays by name.
+    pub tensors: BTreeMap<String, Tensor>,
+}
+
+/// A type of value that a state can hold.
+pub trait Element: Copy + Sized {
+    /// Wraps values.
+    fn wrap(values: Vec<Self>) -> Tensor;
+    /// Unwraps values of this type.
+    fn unwrap(tensor: &Tensor) -> Option<&[Self]>;
+}
+
+macro_rules! element {
+    ($($ty:ty, $variant:ident);* $(;)?) => {$(
+        impl Element for $ty {
+            fn wrap(values: Vec<Self>) -> Tensor { Tensor::$variant(values) }
+            fn unwrap(tensor: &Tensor) -> Option<&[Self]> {
+                match tensor { Tensor::$variant(values) => Some(values), _ => None }
+            }
+        }
+    )*};
+}
+element!(f64, F64; f32, F32; u64, U64; u32, U32; i16, I16; u8, U8);
+
+impl State {
+    /// Stores an array.
+    pub fn put<T: Element>(&mut self, name: impl Into<String>, values: &[T]) {
+        self.tensors.insert(name.into(), T::wrap(values.to_vec()));
+    }
+
+    /// An array that must be there, of this type.
+    pub fn get<T: Element>(&self, name: &str) -> Result<&[T]> {
+        let tensor = self.tensors.get(name).ok_or_else(|| Error::state(format!("{name} is missing")))?;
+        T::unwrap(tensor).ok_or_else(|| Error::state(format!("{name} has the wrong type")))
+    }
+
+    /// An array that must be there, of this type and length.
+    pub fn get_n<T: Element>(&self, name: &str, len: usize) -> Result<&[T]> {
+        let values = self.get(name)?;
+        if values.len() != len {
+            return Err(Error::state(format!("{name}: expected {len} values, got {}", values.len())));
+        }
+        Ok(values)
+    }
+
+    /// A single value that must be there.
+    pub fn scalar<T: Element>(&self, name: &str) -> Result<T> {
+        Ok(self.get_n::<T>(name, 1)?[0])
+    }
+
+    /// Whether an array is there.
+    pub fn has(&self, name: &str) -> bool {
+        self.tensors.contains_key(name)
+    }
+
+    /// The arrays whose names start with `prefix`, without it.
+    pub fn under(&self, prefix: &str) -> State {
+        let tensors = self
+            .tensors
+            .iter()
+            .filter_map(|(k, v)| k.strip_prefix(prefix).map(|k| (k.to_string(), v.clone())))
+            .collect();
+        State { metadata: BTreeMap::new(), tensors }
+    }
+
+    /// Takes in the arrays of another state, each name behind `prefix`.
+    pub fn put_under(&mut self, prefix: &str, other: State) {
+        self.tensors.extend(other.tensors.into_iter().map(|(k, v)| (format!("{prefix}{k}"), v)));
+    }
+
+    /// Bytes the arrays take.
+    pub fn bytes(&self) -> usize {
+        self.tensors.values().map(|t| t.bytes().len()).sum()
+    }
+
+    /// Adds the evidence of two sessions that started from the same head and configuration.
+    ///
+    /// Commutative, and associative up to rounding. Local parts (windows, prior experts, temperatures,
+    /// interpolated prototypes) restart when the result is loaded, and what follows from the evidence is
+    /// recomputed. Merging with a state that has no evidence returns the other unchanged.
+    pub fn merge(&self, other: &State) -> Result<State> {
+        for key in ["format", "head", "config"] {
+            let (ours, theirs) = (self.metadata.get(key), other.metadata.get(key));
+            if ours == theirs {
+                continue;
+            }
+            let (ours, theirs) = (ours.cloned().unwrap_or_default(), theirs.cloned().unwrap_or_default());
+            return Err(match key {
+                "head" => Error::OtherHead { expected: ours, got: theirs },
+                "config" => Error::OtherConfig { key: first_difference(&ours, &theirs) },
+                _ => Error::Version { expected: STATE_VERSION, got: theirs },
+            });
+        }
+        if self.is_empty() {
+            return Ok(other.clone());
+        }
+        if other.is_empty() {
+            return Ok(self.clone());
+        }
+        let mut merged = State { metadata: self.metadata.clone(), tensors: BTreeMap::new() };
+        let (a_scale, b_scale) =
+            (self.scalar::<f64>("evidence.scale")?, other.scalar::<f64>("evidence.scale")?);
+        for (name, ours) in &self.tensors {
+            if !name.starts_with("evidence.") {
+                continue;
+            }
+            let sum = match ours {
+                _ if name == "evidence.scale" => Tensor::F64(vec![1.0]),
+                Tensor::F64(a) => {
+                    let b = other.get_n::<f64>(name, a.len())?;
+                    Tensor::F64(a.iter().zip(b).map(|(a, b)| a * a_scale + b * b_scale).collect())
+                }
+                Tensor::U64(a) => {
+                    let b = other.get_n::<u64>(name, a.len())?;
+                    Tensor::U64(a.iter().zip(b).map(|(a, b)| a.saturating_add(*b)).collect())
+                }
+                _ => return Err(Error::state(format!("{name}: evidence of an unexpected type"))),
+            };
+            merged.tensors.insert(name.clone(), sum);
+        }
+        Ok(merged)
+    }
+
+    /// Whether the state holds no evidence yet.
+    pub fn is_empty(&self) -> bool {
+        self.get::<u64>("evidence.seen").is_ok_and(|n| n.iter().all(|&n| n == 0))
+            || !self.has("evidence.seen")
+    }
+
+    /// The bytes of a state file.
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        let data: Vec<(&String, Dtype, usize, Vec<u8>)> =
+            self.tensors.iter().map(|(name, t)| (name, t.dtype(), t.len(), t.bytes())).collect();
+        let mut views = Vec::with_capacity(data.len());
+        for (name, dtype, len, bytes) in &data {
+            let view = TensorView::new(*dtype, vec![*len], bytes).map_err(|e| Error::state(e.to_string()))?;
+            views.push((name.as_str(), view));
+        }
+        let metadata: HashMap<String, String> = self.metadata.clone().into_iter().collect();
+        safetensors::serialize(views, Some(metadata)).map_err(|e| Error::state(e.to_string()))
+    }
+
+    /// Reads the bytes of a state file: refuses another version, broken files and values that are not finite.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
+        let broken = |e: safetensors::SafeTensorError| Error::state(format!("not a valid state file: {e}"));
+        let tensors = SafeTensors::deserialize(bytes).map_err(broken)?;
+        let (_, header) = SafeTensors::read_metadata(bytes).map_err(broken)?;
+        let metadata: BTreeMap<String, String> =
+            header.metadata().iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect();
+        match metadata.get("format") {
+            Some(v) if *v == format!("ultta-state-{STATE_VERSION}") => {}
+            Some(v) => return Err(Error::Version { expected: STATE_VERSION, got: v.clone() }),
+            None => return Err(Error::state("not a state file (no `format` in its metadata)")),
+        }
+        let mut state = State { metadata, tensors: BTreeMap::new() };
+        for (name, view) in tensors.iter() {
+            let data = view.data();
+            let tensor = match view.dtype() {
+                Dtype::F64 => {
+                    Tensor::F64(data.as_chunks().0.iter().map(|&b| f64::from_le_bytes(b)).collect())
+                }
+                Dtype::F32 => {
+                    Tensor::F32(data.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect())
+                }
+                Dtype::U64 => {
+                    Tensor::U64(data.as_chunks().0.iter().map(|&b| u64::from_le_bytes(b)).collect())
+                }
+                Dtype::U32 => {
+                    Tensor::U32(data.as_chunks().0.iter().map(|&b| u32::from_le_bytes(b)).collect())
+                }
+                Dtype::I16 => {
+                    Tensor::I16(data.as_chunks().0.iter().map(|&b| i16::from_le_bytes(b)).collect())
+                }
+                Dtype::U8 => Tensor::U8(data.to_vec()),
+                other => return Err(Error::state(format!("{name} has an unexpected dtype {other:?}"))),
+            };
+            let finite = match &tensor {
+                Tensor::F64(v) => v.iter().all(|v| v.is_finite()),
+                Tensor::F32(v) => v.iter().all(|v| v.is_finite()),
+                _ => true,
+            };
+            if !finite {
+                return Err(Error::state(format!("{name} holds values that are not finite")));
+            }
+            state.tensors.insert(name.to_string(), tensor);
+        }
+        Ok(state)
+    }
+
+    /// Writes a state file: aside, synced, then renamed, so that a crash leaves the old file or the new one.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        write_atomically(path.as_ref(), &self.to_bytes()?)
+    }
+
+    /// Reads a state file.
+    pub fn load(path: impl AsRef<Path>) -> Result<Self> {
+        Self::from_bytes(&map_file(path.as_ref())?)
+    }
+}
+
+impl Tensor {
+    fn dtype(&self) -> Dtype {
+        match self {
+            Tensor::F64(_) => Dtype::F64,
+            Tensor::F32(_) => Dtype::F32,
+            Tensor::U64(_) => Dtype::U64,
+            Tensor::U32(_) => Dtype::U32,
+            Tensor::I16(_) => Dtype::I16,
+            Tensor::U8(_) => Dtype::U8,
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Tensor::F64(v) => v.len(),
+            Tensor::F32(v) => v.len(),
+            Tensor::U64(v) => v.len(),
+            Tensor::U32(v) => v.len(),
+            Tensor::I16(v) => v.len(),
+            Tensor::U8(v) => v.len(),
+        }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        match self {
+            Tensor::F64(v) => v.iter().flat_map(|v| v.to_le_bytes()).collect(),
+            Tensor::F32(v) => v.iter().flat_map(|v| v.to_le_bytes()).collect(),
+            Tensor::U64(v) => v.iter().flat_map(|v| v.to_le_bytes()).collect(),
+            Tensor::U32(v) => v.iter().flat_map(|v| v.to_le_bytes()).collect(),
+            Tensor::I16(v) => v.iter().flat_map(|v| v.to_le_bytes()).collect(),
+            Tensor::U8(v) => v.clone(),
+        }
+    }
+}
+
+/// The first line in which two resolved configurations differ, with both values.
+pub(crate) fn first_difference(ours: &str, theirs: &str) -> String {
+    let mut lines = ours.lines().zip(theirs.lines());
+    match lines.find(|(a, b)| a != b) {
+        Some((a, b)) => format!("`{a}` here, `{b}` there"),
+        None => "one has settings the other lacks".into(),
+    }
+}
+
+/// Writes aside, syncs, renames: a reader sees the old file or the whole new one, and an error leaves the old.
+pub fn write_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
+    let folder = match path.parent() {
+        Some(p) if !p.as_os_str().is_empty() => p,
+        _ => Path::new("."),
+    };
+    let mut aside = tempfile::Builder::new()
+        .prefix(".ultta-")
+        .tempfile_in(folder)
+        .map_err(|e| Error::io("creating a file beside", path, e))?;
+    aside.write_all(bytes).map_err(|e| Error::io("writing", path, e))?;
+    aside.as_file().sync_all().map_err(|e| Error::io("writing", path, e))?;
+    let file = aside.persist(path).map_err(|e| Error::io("renaming to", path, e.error))?;
+    // Ordinary permissions instead of the private ones of a temporary file.
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        let _ = file.set_permissions(std::fs::Permissions::from_mode(0o644));
+        if let Ok(folder) = std::fs::File::open(folder) {
+            let _ = folder.sync_all();
+        }
+    }
+    #[cfg(not(unix))]
+    drop(file);
+    Ok(())
+}

@@ -1,0 +1,215 @@
+//! Open-set rejection: samples that fit no class are reported as unknown and never teach.
+//!
+//! Both scores are log-odds or log-densities of the *frozen* model, so adaptation cannot talk itself into
+//! accepting strangers. A sample is unknown if `score < threshold + log-odds(share) − log-odds(share at start)`:
+//! where strangers have been common lately, less is needed to be one. The share adapts slowly.
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::in_range;
+use crate::scores::Summary;
+use crate::window::OrderedWindow;
+use crate::{Error, Result, State};
+
+/// What tells a stranger.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UnknownScore {
+    /// Every sample is taken as known.
+    #[default]
+    Off,
+    /// Log-odds of the largest zero-shot probability.
+    MaxSoftmax,
+    /// log Σ exp(logits) of the frozen model (the negative free energy).
+    Energy,
+}
+
+/// Settings of open-set rejection.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct UnknownConfig {
+    /// What tells a stranger: `off`, `max_softmax` or `energy`.
+    pub score: UnknownScore,
+    /// Fixed threshold: for `max_softmax` a probability, for `energy` a log-sum of logits. Used when `quantile` is 0.
+    pub threshold: f64,
+    /// Threshold at this quantile of the scores of recent samples; 0 means the fixed threshold.
+    pub quantile: f64,
+    /// Number of recent samples the quantile is taken over.
+    pub window: usize,
+    /// Share of unknown samples expected at the start.
+    pub share: f64,
+    /// Half-life, in samples, of the running share of unknown samples.
+    pub share_half_life: f64,
+}
+
+impl Default for UnknownConfig {
+    fn default() -> Self {
+        Self {
+            score: UnknownScore::Off,
+            threshold: 0.2,
+            quantile: 0.0,
+            window: 512,
+            share: 0.1,
+            share_half_life: 1000.0,
+        }
+    }
+}
+
+/// The running share stays within these bounds, so that it can always move back.
+const SHARE_BOUNDS: (f64, f64) = (0.01, 0.9);
+
+/// No sample is called unknown by a quantile while the window holds fewer.
+const MIN_FILL: usize = 30;
+
+impl UnknownConfig {
+    pub(crate) fn check(&self) -> Result<()> {
+        in_range("unknown.quantile", self.quantile, 0.0..=1.0)?;
+        in_range("unknown.share", self.share, SHARE_BOUNDS.0..=SHARE_BOUNDS.1)?;
+        in_range("unknown.share_half_life", self.share_half_life, 1.0..=1e12)?;
+        in_range("unknown.window", self.window as f64, MIN_FILL as f64..=1e6)?;
+        if self.score == UnknownScore::MaxSoftmax {
+            in_range("unknown.threshold", self.threshold, 0.0..=1.0)?;
+        }
+        if !self.threshold.is_finite() {
+            return Err(Error::config("unknown.threshold", "expected a finite number"));
+        }
+        Ok(())
+    }
+}
+
+fn log_odds(p: f64) -> f64 {
+    let p = p.clamp(1e-9, 1.0 - 1e-9);
+    (p / (1.0 - p)).ln()
+}
+
+/// Judges samples in arrival order.
+#[derive(Clone, Debug)]
+pub struct Unknown {
+    config: UnknownConfig,
+    scores: OrderedWindow,
+    share: f64,
+}
+
+impl Unknown {
+    pub(crate) fn new(config: &UnknownConfig) -> Self {
+        let window = if config.score == UnknownScore::Off { 0 } else { config.window };
+        Self { scores: OrderedWindow::new(window), share: config.share, config: config.clone() }
+    }
+
+    /// Whether it judges at all.
+    pub fn enabled(&self) -> bool {
+        self.config.score != UnknownScore::Off
+    }
+
+    /// Running share of unknown samples.
+    pub fn share(&self) -> f64 {
+        if self.enabled() { self.share } else { 0.0 }
+    }
+
+    fn score(&self, frozen: &Summary) -> f64 {
+        match self.config.score {
+            UnknownScore::Off => f64::INFINITY,
+            UnknownScore::MaxSoftmax => log_odds(frozen.prob as f64),
+            UnknownScore::Energy => frozen.log_sum as f64,
+        }
+    }
+
+    /// Whether a sample is unknown, without taking it in.
+    pub fn is_unknown(&self, frozen: &Summary) -> bool {
+        if !self.enabled() {
+            return false;
+        }
+        let threshold = if self.config.quantile > 0.0 {
+            match self.scores.quantile(self.config.quantile) {
+                Some(t) if self.scores.len() >= MIN_FILL => t as f64,
+                _ => return false,
+            }
+        } else if self.config.score == UnknownScore::MaxSoftmax {
+            log_odds(self.config.threshold)
+        } else {
+            self.config.threshold
+        };
+        self.score(frozen) < threshold + log_odds(self.share) - log_odds(self.config.share)
+    }
+
+    /// Judges a sample and takes it in.
+    pub fn judge(&mut self, frozen: &Summary) -> bool {
+        if !self.enabled() {
+            return false;
+        }
+        let unknown = self.is_unknown(frozen);
+        self.scores.push(self.score(frozen) as f32);
+        let keep = 0.5f64.powf(1.0 / self.config.share_half_life);
+        self.share = (keep * self.share + (1.0 - keep) * f64::from(u8::from(unknown)))
+            .clamp(SHARE_BOUNDS.0, SHARE_BOUNDS.1);
+        unknown
+    }
+
+    pub(crate) fn save(&self, state: &mut State) {
+        if self.enabled() {
+            state.put("unknown.scores", &self.scores.values());
+            state.put("unknown.share", &[self.share]);
+        }
+    }
+
+    pub(crate) fn load(&mut self, state: &State) -> Result<()> {
+        let mut fresh = Self::new(&self.config);
+        if self.enabled() && state.has("unknown.share") {
+            let scores = state.get::<f32>("unknown.scores")?;
+            if scores.len() > self.config.window {
+                return Err(Error::state("unknown.scores: more values than the window holds"));
+            }
+            fresh.scores = OrderedWindow::from_values(self.config.window, scores);
+            fresh.share = state.scalar::<f64>("unknown.share")?.clamp(SHARE_BOUNDS.0, SHARE_BOUNDS.1);
+        }
+        *self = fresh;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(prob: f32) -> Summary {
+        Summary { prob, log_sum: prob * 10.0, ..Default::default() }
+    }
+
+    #[test]
+    fn a_fixed_threshold_rejects_the_unsure_and_the_share_follows() {
+        let config = UnknownConfig {
+            score: UnknownScore::MaxSoftmax,
+            threshold: 0.5,
+            share_half_life: 10.0,
+            ..Default::default()
+        };
+        let mut unknown = Unknown::new(&config);
+        assert!(unknown.judge(&sample(0.4)));
+        assert!(!unknown.judge(&sample(0.9)));
+        for _ in 0..200 {
+            unknown.judge(&sample(0.1));
+        }
+        assert!(unknown.share() > 0.8);
+        assert!(unknown.is_unknown(&sample(0.8)), "where strangers are common, less is needed");
+    }
+
+    #[test]
+    fn a_quantile_adapts_to_the_stream() {
+        let config = UnknownConfig {
+            score: UnknownScore::Energy,
+            quantile: 0.1,
+            share_half_life: 1e6,
+            ..Default::default()
+        };
+        let mut unknown = Unknown::new(&config);
+        let n = (0..1000).filter(|i| unknown.judge(&sample((i * 37 % 100) as f32 / 100.0))).count();
+        assert!((60..=110).contains(&n), "{n}");
+    }
+
+    #[test]
+    fn off_by_default() {
+        let mut unknown = Unknown::new(&Default::default());
+        assert!(!unknown.judge(&sample(0.0)));
+        assert_eq!(unknown.share(), 0.0);
+    }
+}
