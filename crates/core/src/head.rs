@@ -248,14 +248,13 @@ impl Head {
     /// The bytes of a head file.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let data: Vec<u8> = self.prototypes.iter().flat_map(|v| v.to_le_bytes()).collect();
-        let mut metadata: HashMap<String, String> = self.metadata.clone().into_iter().collect();
+        let mut metadata = self.metadata.clone();
         let names = serde_json::to_string(&self.classes).expect("strings are valid JSON");
         metadata.insert("classes".into(), names);
         metadata.insert("logit_scale".into(), self.logit_scale.to_string());
         let view = TensorView::new(Dtype::F32, vec![self.n_classes(), self.dim], &data)
             .map_err(|e| Error::format("head", e.to_string()))?;
-        safetensors::serialize([("prototypes", view)], Some(metadata))
-            .map_err(|e| Error::format("head", e.to_string()))
+        state::to_safetensors(vec![("prototypes", view)], &metadata).map_err(|e| Error::format("head", e))
     }
 
     /// Writes a head file, atomically.

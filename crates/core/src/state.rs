@@ -3,7 +3,7 @@
 //! Names tell what a tensor is: `evidence.*` are sums that two sessions may add ([`State::merge`]), everything
 //! else is local to one stream. `docs/formats.md` lists them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 
@@ -171,8 +171,7 @@ impl State {
             let view = TensorView::new(*dtype, vec![*len], bytes).map_err(|e| Error::state(e.to_string()))?;
             views.push((name.as_str(), view));
         }
-        let metadata: HashMap<String, String> = self.metadata.clone().into_iter().collect();
-        safetensors::serialize(views, Some(metadata)).map_err(|e| Error::state(e.to_string()))
+        to_safetensors(views, &self.metadata).map_err(Error::state)
     }
 
     /// Reads the bytes of a state file: refuses another version, broken files and values that are not finite.
@@ -266,6 +265,24 @@ impl Tensor {
             Tensor::U8(v) => v.clone(),
         }
     }
+}
+
+/// The bytes of a safetensors file. The format's own writer takes its metadata in random order; here it is sorted,
+/// so that the same content gives the same bytes.
+pub(crate) fn to_safetensors<'a>(
+    tensors: Vec<(&'a str, TensorView<'a>)>,
+    metadata: &BTreeMap<String, String>,
+) -> Result<Vec<u8>, String> {
+    let plain = safetensors::serialize(tensors, None).map_err(|e| e.to_string())?;
+    let (length, rest) = plain.split_first_chunk::<8>().ok_or("no header")?;
+    let (header, data) = rest.split_at(u64::from_le_bytes(*length) as usize);
+    let header = std::str::from_utf8(header).map_err(|e| e.to_string())?.trim_end();
+    let entries = header.strip_prefix('{').ok_or("no header")?;
+    let notes = serde_json::to_string(metadata).map_err(|e| e.to_string())?;
+    let comma = if entries == "}" { "" } else { "," };
+    let mut header = format!("{{\"__metadata__\":{notes}{comma}{entries}").into_bytes();
+    header.resize(header.len().next_multiple_of(8), b' ');
+    Ok([&(header.len() as u64).to_le_bytes()[..], &header, data].concat())
 }
 
 /// The first line in which two resolved configurations differ, with both values.
