@@ -283,7 +283,7 @@ impl UlTta {
         work: &Work,
         calibrated: Option<&mut [f32]>,
     ) -> f32 {
-        let tau = self.tau_cal as f32;
+        let tau = if self.config.temperature.single { 1.0 } else { self.tau_cal as f32 };
         let Some(out) = calibrated else {
             return if tau == 1.0 { pred.prob } else { 1.0 / sum_exp(scores, tau, pred.best) };
         };
