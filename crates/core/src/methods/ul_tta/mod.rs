@@ -963,18 +963,20 @@ impl Adapter for UlTta {
 
     fn feedback(&mut self, id: u64, label: usize) -> Result<bool> {
         let remembered = self.recent.len().min(self.config.feedback.remember);
-        let Some(sample) = self.recent.find(id) else { return Err(Error::Forgotten { id, remembered }) };
-        if self.labelled.find(id).is_some() {
+        // The ring may hold older samples for the fits.
+        let oldest = self.recent.newest(remembered).last().map_or(u64::MAX, |s| s.id);
+        let Some(sample) = self.recent.find(id).filter(|s| s.id >= oldest) else {
+            return Err(Error::Forgotten { id, remembered });
+        };
+        // Labels arrive in any order; one that is known already says nothing new.
+        if self.labelled.newest(LABELLED).any(|s| s.id == id) {
             return Ok(true);
         }
-        // Rings are ordered by id: a label that arrives after a younger sample's only teaches.
-        if self.labelled.newest(1).next().is_none_or(|newest| newest.id < id) {
-            if self.labels.len() == LABELLED {
-                self.labels.pop_front();
-            }
-            self.labels.push_back(label as u32);
-            self.labelled.push(sample);
+        if self.labels.len() == LABELLED {
+            self.labels.pop_front();
         }
+        self.labels.push_back(label as u32);
+        self.labelled.push(sample);
         if self.config.feedback.teach {
             match &mut self.prototypes {
                 Prototypes::Evidence(evidence) => evidence.teach(label, 1.0, sample.features),
@@ -1103,6 +1105,9 @@ impl UlTta {
             Prototypes::Frozen => {}
         }
         self.recent.load("local.recent.", state, classes)?;
+        if !self.recent.is_ordered() {
+            return Err(Error::state("local.recent.ids: samples out of order"));
+        }
         self.labelled.load("local.labelled.", state, classes)?;
         let labels = state.get_n::<u32>("local.labelled.labels", self.labelled.len())?;
         if labels.iter().any(|&l| l as usize >= classes) {
