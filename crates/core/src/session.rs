@@ -419,15 +419,14 @@ impl Session {
         if meta("config") != ours {
             return Err(Error::OtherConfig { key: first_difference(&ours, meta("config")) });
         }
+        state.check_finite()?;
         let mut fresh = Self::new(self.head.clone(), &self.config)?;
         fresh.learning = self.learning;
         fresh.adapter.load(state)?;
         fresh.unknown.load(state)?;
         fresh.guard.load(state)?;
-        if state.has("session.counts") {
-            let &[next_id, admitted, flips, unknown, healthy_at] = state.get::<u64>("session.counts")? else {
-                return Err(Error::state("session.counts: expected 5 values"));
-            };
+        if state.any_under("session.") {
+            let [next_id, admitted, flips, unknown, healthy_at] = state.counts("session.counts")?;
             let &[max_prior_kl, max_movement] = state.get::<f64>("session.maxima")? else {
                 return Err(Error::state("session.maxima: expected 2 values"));
             };

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 use safetensors::tensor::TensorView;
@@ -15,6 +16,9 @@ use crate::{Error, Result};
 
 /// The format version this build writes and reads.
 pub const STATE_VERSION: u32 = 1;
+
+/// The largest count a state may hold.
+pub const MAX_COUNT: u64 = 1 << 56;
 
 /// One named array of a state.
 #[derive(Clone, Debug, PartialEq)]
@@ -81,6 +85,52 @@ impl State {
     /// A single value that must be there.
     pub fn scalar<T: Element>(&self, name: &str) -> Result<T> {
         Ok(self.get_n::<T>(name, 1)?[0])
+    }
+
+    /// Counts that must be there, `N` of them, none so large that counting on could overflow.
+    pub fn counts<const N: usize>(&self, name: &str) -> Result<[u64; N]> {
+        let counts: [u64; N] = self.get_n(name, N)?.try_into().expect("the length was checked");
+        if counts.iter().any(|&count| count > MAX_COUNT) {
+            return Err(Error::state(format!("{name} holds a count beyond {MAX_COUNT}")));
+        }
+        Ok(counts)
+    }
+
+    /// Numbers that must be there, so many of them, each within bounds.
+    pub fn within<T: Element + Into<f64>>(
+        &self,
+        name: &str,
+        len: usize,
+        bounds: RangeInclusive<f64>,
+    ) -> Result<&[T]> {
+        let values = self.get_n::<T>(name, len)?;
+        match values.iter().find(|&&v| !bounds.contains(&v.into())) {
+            Some(&v) => {
+                let (v, low, high) = (v.into(), bounds.start(), bounds.end());
+                Err(Error::state(format!("{name} holds {v}, expected {low} to {high}")))
+            }
+            None => Ok(values),
+        }
+    }
+
+    /// Whether there is any array whose name starts with `prefix`.
+    pub fn any_under(&self, prefix: &str) -> bool {
+        self.tensors.range(prefix.to_string()..).next().is_some_and(|(name, _)| name.starts_with(prefix))
+    }
+
+    /// Refuses values that are not finite.
+    pub(crate) fn check_finite(&self) -> Result<()> {
+        for (name, tensor) in &self.tensors {
+            let finite = match tensor {
+                Tensor::F64(v) => v.iter().all(|v| v.is_finite()),
+                Tensor::F32(v) => v.iter().all(|v| v.is_finite()),
+                _ => true,
+            };
+            if !finite {
+                return Err(Error::state(format!("{name} holds values that are not finite")));
+            }
+        }
+        Ok(())
     }
 
     /// Whether an array is there.
@@ -208,16 +258,9 @@ impl State {
                 Dtype::U8 => Tensor::U8(data.to_vec()),
                 other => return Err(Error::state(format!("{name} has an unexpected dtype {other:?}"))),
             };
-            let finite = match &tensor {
-                Tensor::F64(v) => v.iter().all(|v| v.is_finite()),
-                Tensor::F32(v) => v.iter().all(|v| v.is_finite()),
-                _ => true,
-            };
-            if !finite {
-                return Err(Error::state(format!("{name} holds values that are not finite")));
-            }
             state.tensors.insert(name.to_string(), tensor);
         }
+        state.check_finite()?;
         Ok(state)
     }
 

@@ -533,7 +533,7 @@ impl UlTta {
                     with += log_p - fitted * x - b + line.moments(fitted as f32).log_sum;
                     without += log_p - b + line.moments(0.0).log_sum;
                 }
-                1.0 - with / without.max(1e-9)
+                (1.0 - with / without.max(1e-9)).min(1.0)
             },
         );
         self.image.scale = if self.image.scale == 0.0 {
@@ -1015,18 +1015,16 @@ impl Adapter for UlTta {
 
     fn load(&mut self, state: &State) -> Result<()> {
         let mut fresh = Self::new(&self.config, &self.head);
-        if state.has("evidence.seen") {
-            let &[seen, admitted] = state.get::<u64>("evidence.seen")? else {
-                return Err(Error::state("evidence.seen: expected 2 values"));
-            };
-            (fresh.seen, fresh.admitted) = (seen, admitted);
+        if state.any_under("evidence.") {
+            [fresh.seen, fresh.admitted] = state.counts("evidence.seen")?;
             fresh.prior.load_evidence(state)?;
             match &mut fresh.prototypes {
                 Prototypes::Evidence(evidence) => evidence.load_evidence(state)?,
                 Prototypes::Map(map) => map.load_evidence(state)?,
                 Prototypes::Frozen => {}
             }
-            if state.has("local.temperatures") {
+            // Local parts are all there, or none is and they restart.
+            if state.any_under("local.") || state.any_under("gate.") {
                 fresh.load_local(state)?;
             } else if let Prototypes::Evidence(evidence) = &mut fresh.prototypes {
                 evidence.recompute();
@@ -1120,19 +1118,24 @@ impl UlTta {
         let &[tau_pred, tau_match, tau_cal] = state.get::<f64>("local.temperatures")? else {
             return Err(Error::state("local.temperatures: expected 3 values"));
         };
-        if scale < 0.0 || trust < 0.0 || [tau_pred, tau_match, tau_cal].iter().any(|&t| t <= 0.0) {
-            return Err(Error::state("local.temperatures: a temperature is not positive"));
+        let (p, t) = (&self.config.prototypes, &self.config.temperature);
+        // All start at 1, whatever the bounds.
+        let within = |tau: f64, low: f64, high: f64| (low.min(1.0)..=high.max(1.0)).contains(&tau);
+        let sound = (0.0..=p.scale_max).contains(&scale)
+            && (0.0..=p.trust_max).contains(&trust)
+            && foretold <= 1.0
+            && within(tau_pred, t.min, t.max)
+            && within(tau_match, t.cal_min, t.cal_max)
+            && within(tau_cal, t.cal_min, t.cal_max);
+        if !sound {
+            return Err(Error::state("local.temperatures or local.image: a value out of range"));
         }
         self.image = ImageBranch { scale, foretold, trust };
         (self.tau_pred, self.tau_match, self.tau_cal) = (tau_pred, tau_match, tau_cal);
-        let &[most, mean] = state.get::<f64>("local.movement")? else {
-            return Err(Error::state("local.movement: expected 2 values"));
-        };
-        self.movement = (most, mean);
+        let movement = prior::checked_counts("local.movement", state, 2)?;
+        self.movement = (movement[0], movement[1]);
         self.updated_at = state.get::<f64>("local.updated_at")?.first().copied();
-        let &[since_update, recent_since] = state.get::<u64>("local.since")? else {
-            return Err(Error::state("local.since: expected 2 values"));
-        };
+        let [since_update, recent_since] = state.counts("local.since")?;
         (self.since_update, self.recent_since) = (since_update, recent_since as usize);
         Ok(())
     }

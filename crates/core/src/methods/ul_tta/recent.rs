@@ -229,10 +229,12 @@ impl Recent {
         if classes.iter().any(|&c| c as usize >= n_classes) {
             return Err(Error::state(format!("{prefix}classes: a class out of range")));
         }
-        let text = state.get_n::<f32>(&name("text"), total)?;
-        let image = state.get_n::<f32>(&name("image"), total)?;
-        let prior = state.get_n::<f32>(&name("prior"), total)?;
-        let ones = state.get_n::<f32>(&name("ones"), ids.len() * ONES)?;
+        // Products of these stay finite.
+        let numbers = |part: &str, len: usize| state.within::<f32>(&name(part), len, -1e12..=1e12);
+        let text = numbers("text", total)?;
+        let image = numbers("image", total)?;
+        let prior = numbers("prior", total)?;
+        let ones = numbers("ones", ids.len() * ONES)?;
         let features =
             if self.dim > 0 { state.get_n::<f32>(&name("features"), ids.len() * self.dim)? } else { &[] };
         let mut fresh = Self::new(self.capacity, self.width, self.dim);
