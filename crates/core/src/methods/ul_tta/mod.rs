@@ -1026,8 +1026,8 @@ impl Adapter for UlTta {
             // Local parts are all there, or none is and they restart.
             if state.any_under("local.") || state.any_under("gate.") {
                 fresh.load_local(state)?;
-            } else if let Prototypes::Evidence(evidence) = &mut fresh.prototypes {
-                evidence.recompute();
+            } else {
+                fresh.recompute();
             }
         }
         *self = fresh;
@@ -1091,6 +1091,15 @@ impl UlTta {
             Prototypes::Frozen => {}
         }
         state
+    }
+
+    /// What follows from the evidence alone: after a merge, or a return to a healthy state.
+    fn recompute(&mut self) {
+        let strict = self.strictness();
+        self.prior.update(strict.gamma, strict.kappa, &PriorWork::default());
+        if let Prototypes::Evidence(evidence) = &mut self.prototypes {
+            evidence.recompute();
+        }
     }
 
     fn load_local(&mut self, state: &State) -> Result<()> {
