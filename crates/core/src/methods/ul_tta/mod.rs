@@ -246,7 +246,9 @@ impl UlTta {
         }
         let summary = summary(scores, 1.0);
         work.posterior.clear();
-        work.posterior.extend(work.candidates.iter().map(|&c| exp(scores[c as usize] - summary.log_sum)));
+        // Relative to the best logit: at large logit scales the log-sum has few digits left behind the point.
+        work.posterior
+            .extend(work.candidates.iter().map(|&c| summary.prob * exp(scores[c as usize] - summary.best)));
         let prob = self.calibrated_prob(scores, base, &summary, work, calibrated);
 
         // What the fits will need of this sample.
@@ -291,7 +293,7 @@ impl UlTta {
             *o = tau * b + p;
         }
         let s = summary(out, 1.0);
-        exp(out[pred.label] - s.log_sum)
+        s.prob * exp(out[pred.label] - s.best)
     }
 
     /// Whether τ_cal gives logits of its own instead of a multiple of the answer's.
