@@ -33,7 +33,7 @@ fn predict_changes_nothing() {
 #[test]
 fn a_step_of_one_row_answers_what_predict_answers() {
     let world = World::small();
-    let stream = Stream::full(&world, 260, 3);
+    let stream = Stream { labels: None, ..Stream::full(&world, 260, 3) };
     for (name, config) in variants() {
         let mut session = world.session(&config);
         for row in 0..stream.len() {
@@ -102,8 +102,7 @@ fn zero_shot_stands_beside_every_answer() {
 fn any_blocks_and_any_resume_give_the_same_bits() {
     let world = World::small();
     let cuts = [1, 39, 63, 64, 65, 100, 333, 776, 1024, 1025, 1500, 2049];
-    for (kind, stream) in
-        [("plain", Stream::plain(&world, LONG, 8)), ("full", Stream::full(&world, LONG, 9))]
+    for (kind, stream) in [("plain", Stream::plain(&world, LONG, 8)), ("full", Stream::full(&world, LONG, 9))]
     {
         for (name, config) in variants() {
             let mut single = world.session(&config);
@@ -145,8 +144,7 @@ fn any_blocks_and_any_resume_give_the_same_bits() {
 
 fn differing(a: &State, b: &State) -> Vec<String> {
     let names = a.tensors.keys().chain(b.tensors.keys());
-    let mut names: Vec<String> =
-        names.filter(|k| a.tensors.get(*k) != b.tensors.get(*k)).cloned().collect();
+    let mut names: Vec<String> = names.filter(|k| a.tensors.get(*k) != b.tensors.get(*k)).cloned().collect();
     names.dedup();
     names
 }
@@ -272,7 +270,7 @@ fn state_stays_bounded() {
         let end = (session.state().bytes(), session.health().state_bytes);
         assert!(end.1 <= warm.1, "{name}: {} then {} bytes", warm.1, end.1);
         // What waits for the next chunk, or is not there without it, comes and goes.
-        let slack = 64 * 16 * 4 + 16 * 16 * 8;
+        let slack = 128 * 16 * 4 + 16 * 16 * 8;
         assert!(end.0 <= warm.0 + slack, "{name}: {} then {} bytes in the file", warm.0, end.0);
     }
 }
@@ -285,9 +283,8 @@ fn ten_thousand_classes_fit() {
     let texts = Features::normalized(texts, dim).unwrap();
     let names = (0..classes).map(|c| format!("class {c}"));
     let head = Arc::new(Head::new(texts.data().to_vec(), dim, names, 100.0).unwrap());
-    let images: Vec<f32> = (0..320 * dim)
-        .map(|i| texts.row((i / dim) * 31 % classes)[i % dim] + 0.03 * rng.normal())
-        .collect();
+    let images: Vec<f32> =
+        (0..320 * dim).map(|i| texts.row((i / dim) * 31 % classes)[i % dim] + 0.03 * rng.normal()).collect();
     let images = Features::normalized(images, dim).unwrap();
     let most = 8 * 1024 * 1024 + 3 * classes * dim * 4;
     for name in ["ul-tta", "ul-tta:paper"] {
@@ -432,22 +429,48 @@ fn extreme_settings_stay_finite() {
     let extremes: &[&[(&str, &str)]] = &[
         tiny,
         huge,
-        &[("prototypes.scale_start", "1e6"), ("prototypes.scale_max", "1e6"), ("prototypes.trust_max", "1000")],
-        &[("prototypes.trust", "0"), ("prototypes.shrink", "1e-9"), ("prototypes.covariance_shrink", "0.001")],
+        &[
+            ("prototypes.scale_start", "1e6"),
+            ("prototypes.scale_max", "1e6"),
+            ("prototypes.trust_max", "1000"),
+        ],
+        &[
+            ("prototypes.trust", "0"),
+            ("prototypes.shrink", "1e-9"),
+            ("prototypes.covariance_shrink", "0.001"),
+        ],
         &[("prototypes.shrink", "inf"), ("prototypes.trust", "inf"), ("prototypes.alpha", "inf")],
-        &[("prototypes.alpha", "0"), ("prototypes.eta", "1"), ("prototypes.rho", "inf"), ("prototypes.epsilon", "0")],
+        &[
+            ("prototypes.alpha", "0"),
+            ("prototypes.eta", "1"),
+            ("prototypes.rho", "inf"),
+            ("prototypes.epsilon", "0"),
+        ],
         &[("prototypes.rho", "0"), ("prior.kappa", "0")],
         &[("prior.gamma", "1e-9"), ("prior.dead_zone", "0"), ("prior.uniform_bias", "-1000")],
         &[("prior.gamma", "1e12"), ("prior.dead_zone", "100"), ("prior.uniform_bias", "1000")],
         &[("prior.weight_decay", "1"), ("prior.half_lives", "[1.0, inf]")],
-        &[("prior.weight_decay", "0"), ("prototypes.half_life", "1"), ("prototypes.half_life_per_class", "0")],
+        &[
+            ("prior.weight_decay", "0"),
+            ("prototypes.half_life", "1"),
+            ("prototypes.half_life_per_class", "0"),
+        ],
         &[("gate.keep", "0"), ("gate.window", "1"), ("gate.min_fill", "0"), ("gate.warm_up", "0")],
         &[("gate.keep", "1"), ("update.every", "1"), ("min_responsibility", "0")],
         &[("min_responsibility", "1"), ("prototypes.candidates", "2"), ("prototypes.candidate_range", "0")],
-        &[("schedule.samples", "inf"), ("schedule.kappa", "0"), ("schedule.gate", "0"), ("schedule.eta", "0")],
+        &[
+            ("schedule.samples", "inf"),
+            ("schedule.kappa", "0"),
+            ("schedule.gate", "0"),
+            ("schedule.eta", "0"),
+        ],
         &[("schedule.samples", "50"), ("schedule.alpha", "1e12"), ("schedule.gamma", "1e12")],
         &[("temperature.beta", "1"), ("temperature.cal_power", "0"), ("temperature.cal_margin", "1")],
-        &[("prototypes.scale_window", "1"), ("prototypes.scale_min_rows", "0"), ("temperature.cal_window", "1")],
+        &[
+            ("prototypes.scale_window", "1"),
+            ("prototypes.scale_min_rows", "0"),
+            ("temperature.cal_window", "1"),
+        ],
     ];
     for scale in [1.0, 12.0, 1000.0] {
         let head = Arc::new((*plain.head).clone().with_logit_scale(scale).unwrap());
@@ -457,7 +480,9 @@ fn extreme_settings_stay_finite() {
                 let mut session = Session::new(head.clone(), &quick(preset, settings)).unwrap();
                 assert_sound(&session.step(&rows).unwrap(), &what);
                 for id in 400..420 {
-                    session.feedback(id, (id % 10) as usize).unwrap();
+                    // forgotten where the guard has returned to the start
+                    let told = session.feedback(id, (id % 10) as usize);
+                    assert!(matches!(told, Ok(true) | Err(Error::Forgotten { .. })), "{what}: {told:?}");
                 }
                 assert_sound(&session.step(&rows).unwrap(), &what);
                 through_bytes(&session.state());
@@ -596,7 +621,8 @@ fn views_that_repeat_the_sample_change_nothing_but_rounding() {
         let config = quick(preset, &[("gate.enabled", "false"), ("min_responsibility", "0")]);
         let (mut plain, mut viewed) = (world.session(&config), world.session(&config));
         plain.step(&stream.features).unwrap();
-        let input = Input { views: Some(&views), view_counts: Some(&[2; 300]), ..Input::new(&stream.features) };
+        let input =
+            Input { views: Some(&views), view_counts: Some(&[2; 300]), ..Input::new(&stream.features) };
         viewed.step_with(&input).unwrap();
         let name = if preset == "ul-tta" { "evidence.decayed.class_n" } else { "evidence.class_n" };
         let (a, b) = (plain.state(), viewed.state());
@@ -677,7 +703,9 @@ fn calibration_follows_the_labels() {
         let strong = {
             let mut session = world.session(&config(preset, &[("feedback.prior_strength", "1e9")]));
             session.step(&rows).unwrap();
-            (250..400).for_each(|id| drop(session.feedback(id as u64, (labels[id] + 1) % 10).unwrap()));
+            for id in 250..400 {
+                session.feedback(id as u64, (labels[id] + 1) % 10).unwrap();
+            }
             session.health().tau_cal
         };
         assert!((strong - 1.0).abs() < 1e-2, "{preset}: a strong prior holds it at 1, got {strong}");
@@ -761,16 +789,19 @@ fn reckless(guard: &[(&'static str, &'static str)]) -> Config {
         ("prior.kappa", "inf"),
         ("prior.gamma", "0.001"),
         ("temperature.beta", "0"),
+        ("guard.patience", "100000"),
     ];
     settings.extend_from_slice(guard);
     quick("ul-tta:paper", &settings)
 }
 
-/// A world where images lie far from the texts, seen class by class at first.
+/// A world where images lie far from the texts, seen class by class for a while, again and again.
 fn treacherous() -> (World, Features<'static>) {
     let world = World::new(40, 16, 40.0);
     let mut rng = Rng(40);
-    let labels: Vec<usize> = (0..3000).map(|i| if i < 300 { i / 60 } else { rng.below(40) }).collect();
+    let labels: Vec<usize> = (0..3000)
+        .map(|i| if i % 600 < 300 { (i % 600 / 60 + i / 600 * 5) % 40 } else { rng.below(40) })
+        .collect();
     let rows = world.images(&labels, &mut rng);
     (world, rows)
 }
@@ -834,8 +865,10 @@ fn a_restored_session_stands_on_its_healthy_copy() {
     let names: Vec<&String> = healthy.tensors.keys().collect();
     assert!(names.iter().all(|n| n.starts_with("evidence.")), "only evidence is kept: {names:?}");
     // class sums are rounded to 16 bits against the largest of their class
-    let (rounded, scales) =
-        (healthy.get::<i16>("evidence.rounded").unwrap(), healthy.get::<f64>("evidence.rounded_scale").unwrap());
+    let (rounded, scales) = (
+        healthy.get::<i16>("evidence.rounded").unwrap(),
+        healthy.get::<f64>("evidence.rounded_scale").unwrap(),
+    );
     assert_eq!((rounded.len(), scales.len()), (40 * 16, 40));
     for class in 0..40 {
         let largest = rounded[class * 16..][..16].iter().map(|v| v.unsigned_abs()).max().unwrap();

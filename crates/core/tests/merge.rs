@@ -84,10 +84,10 @@ fn an_empty_state_is_neutral() {
     for (name, config) in variants() {
         let empty = world.session(&config).state();
         assert!(empty.is_empty(), "{name}");
-        let state = taught(&world, &config, 200, 6);
-        assert_eq!(state.merge(&empty).unwrap(), state, "{name}");
         if name != "zero-shot" {
+            let state = taught(&world, &config, 200, 6);
             assert!(!state.is_empty(), "{name}");
+            assert_eq!(state.merge(&empty).unwrap(), state, "{name}");
             assert_eq!(empty.merge(&state).unwrap(), state, "{name}");
         }
         assert_eq!(empty.merge(&empty).unwrap(), empty, "{name}");
@@ -131,8 +131,7 @@ fn a_merged_state_loads_and_continues() {
 fn what_follows_from_the_evidence_is_there_at_once() {
     let world = World::small();
     let config = quick("ul-tta", &[]);
-    let merged =
-        taught(&world, &config, 400, 10).merge(&taught(&world, &config, 400, 11)).unwrap();
+    let merged = taught(&world, &config, 400, 10).merge(&taught(&world, &config, 400, 11)).unwrap();
     let session = Session::resume(world.head.clone(), &merged).unwrap();
     assert!(session.state().has("local.fold.factor"), "Σ is factorised and the classes are folded");
 
@@ -156,12 +155,15 @@ fn two_halves_give_the_evidence_of_the_whole() {
     let world = World::new(10, 48, 12.0);
     let (default, paper) = ("evidence.decayed.", "evidence.");
     for (preset, prefix) in [("ul-tta", default), ("ul-tta:paper", paper)] {
-        let config = config(preset, &[
-            ("responsibilities", "text"),
-            ("gate.enabled", "false"),
-            ("gate.warm_up", "0"),
-            ("prototypes.half_life", "inf"),
-        ]);
+        let config = config(
+            preset,
+            &[
+                ("responsibilities", "text"),
+                ("gate.enabled", "false"),
+                ("gate.warm_up", "0"),
+                ("prototypes.half_life", "inf"),
+            ],
+        );
         let rows = world.rows(190, 14);
         let session = |range: std::ops::Range<usize>| {
             let mut session = world.session(&config);
@@ -208,7 +210,10 @@ fn strangers_are_refused() {
     let other = taught(&world, &quick("ul-tta", &[("prototypes.shrink", "4")]), 150, 18);
     let error = state.merge(&other).unwrap_err();
     assert!(matches!(error, Error::OtherConfig { .. }), "{error}");
-    assert!(error.to_string().contains("shrink = 3.0") && error.to_string().contains("shrink = 4.0"), "{error}");
+    assert!(
+        error.to_string().contains("shrink = 3.0") && error.to_string().contains("shrink = 4.0"),
+        "{error}"
+    );
     let paper = taught(&world, &quick("ul-tta:paper", &[]), 150, 18);
     assert!(matches!(state.merge(&paper), Err(Error::OtherConfig { .. })));
 

@@ -364,8 +364,7 @@ impl UlTtaConfig {
             let sum: f64 = prior.start.iter().sum();
             // What is smaller has no logarithm in f32 to work with.
             if prior.start.iter().any(|&p| !(p >= 1e-9 && p.is_finite())) || (sum - 1.0).abs() > 1e-3 {
-                let reason =
-                    format!("expected values of at least 1e-9 that sum to 1, got a sum of {sum}");
+                let reason = format!("expected values of at least 1e-9 that sum to 1, got a sum of {sum}");
                 return Err(Error::config(key("prior.start"), reason));
             }
         }

@@ -327,7 +327,8 @@ impl Prior {
             }
             let mix = state.get::<f32>("local.prior.mix")?;
             let len = if mix.is_empty() { 0 } else { self.classes };
-            work.mix = state.within::<f32>("local.prior.mix", len, 0.0..=1.001 * self.classes as f64)?.to_vec();
+            work.mix =
+                state.within::<f32>("local.prior.mix", len, 0.0..=1.001 * self.classes as f64)?.to_vec();
         }
         Ok(())
     }

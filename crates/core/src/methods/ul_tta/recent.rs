@@ -219,8 +219,8 @@ impl Recent {
         let name = |part: &str| format!("{prefix}{part}");
         let ids = state.get::<u64>(&name("ids"))?;
         let counts = state.get_n::<u32>(&name("counts"), ids.len())?;
-        let fits = ids.len() <= self.capacity
-            && counts.iter().all(|&c| (1..=self.width).contains(&(c as usize)));
+        let fits =
+            ids.len() <= self.capacity && counts.iter().all(|&c| (1..=self.width).contains(&(c as usize)));
         if !fits {
             return Err(Error::state(format!("{prefix}counts: rows too many or too wide")));
         }
