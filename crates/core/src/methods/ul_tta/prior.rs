@@ -291,10 +291,11 @@ impl Prior {
     }
 
     pub(super) fn load_local(&mut self, work: &mut PriorWork, state: &State) -> Result<()> {
-        self.kl = state.scalar("local.prior.kl")?;
+        self.kl = checked_counts("local.prior.kl", state, 1)?[0];
         self.weights = state.get_n::<f64>("local.prior.weights", self.weights.len())?.to_vec();
         if self.config.rule == PriorRule::Dirichlet {
-            self.log_ratio = state.get_n::<f32>("local.prior.log_ratio", self.classes)?.to_vec();
+            let log_ratio = state.within::<f32>("local.prior.log_ratio", self.classes, -1e3..=1e3)?;
+            self.log_ratio = log_ratio.to_vec();
         }
         if !self.experts.is_empty() {
             let counts = checked_counts("local.prior.counts", state, self.experts.len() * self.classes)?;
@@ -302,26 +303,35 @@ impl Prior {
             for (k, expert) in self.experts.iter_mut().enumerate() {
                 expert.counts.copy_from_slice(&counts[k * self.classes..][..self.classes]);
                 [expert.scale, expert.total, expert.spread] = ones.as_chunks().0[k];
-                if expert.scale <= 0.0 {
-                    return Err(Error::state("local.prior.ones: a scale is not positive"));
+                if !(MIN_SCALE..=1.0).contains(&expert.scale) {
+                    return Err(Error::state("local.prior.ones: a scale out of range"));
+                }
+                // No class, and no spread, holds more than all.
+                let all = 1.001 * expert.total + 1e-6;
+                let fits = |(count, start): (&f64, &f64)| count * expert.scale * start <= all;
+                if expert.spread * expert.scale > all || !expert.counts.iter().zip(&self.start).all(fits) {
+                    return Err(Error::state("local.prior.counts: more than their total"));
                 }
             }
-            work.mix = state.get::<f32>("local.prior.mix")?.to_vec();
-            if !work.mix.is_empty() && work.mix.len() != self.classes {
-                return Err(Error::state("local.prior.mix has the wrong length"));
-            }
+            let mix = state.get::<f32>("local.prior.mix")?;
+            let len = if mix.is_empty() { 0 } else { self.classes };
+            work.mix =
+                state.within::<f32>("local.prior.mix", len, 0.0..=1.001 * self.classes as f64)?.to_vec();
         }
         Ok(())
     }
 }
 
-/// Values that count something: none may be negative.
+/// Values that count something: none may be negative, or beyond what a stream can hold.
 pub(super) fn checked_counts(name: &str, state: &State, len: usize) -> Result<Vec<f64>> {
-    let values = state.get_n::<f64>(name, len)?;
-    if values.iter().any(|&v| v < 0.0) {
-        return Err(Error::state(format!("{name} holds a negative count")));
-    }
-    Ok(values.to_vec())
+    Ok(state.within::<f64>(name, len, 0.0..=1e30)?.to_vec())
+}
+
+/// Sums of unit vectors, one per count: none can be longer than its count.
+pub(super) fn checked_sums(name: &str, sums: &[f64], counts: &[f64]) -> Result<()> {
+    let dim = sums.len() / counts.len();
+    let fits = sums.chunks(dim).zip(counts).all(|(sum, n)| sum.iter().all(|s| s.abs() <= 1.001 * n + 1e-6));
+    if fits { Ok(()) } else { Err(Error::state(format!("{name} holds a sum longer than its count"))) }
 }
 
 #[inline(always)]
