@@ -1,1 +1,3 @@
-//! Metrics.
+//! Metrics and plots.
+
+pub mod plot;
