@@ -212,6 +212,41 @@ enum Format {
     Npz,
 }
 
+/// What a file is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Kind {
+    Features,
+    Head,
+    State,
+}
+
+impl Kind {
+    /// Tells features, head and state files apart by what they hold. Only headers are read.
+    pub fn of(path: &Path) -> Result<Self> {
+        if format_of(path)? != Format::Safetensors {
+            return Ok(Kind::Features);
+        }
+        let map = map_file(path)?;
+        let (_, header) = SafeTensors::read_metadata(&map)
+            .map_err(|e| bad(path, format!("not a valid safetensors file: {e}")))?;
+        let tensors = header.tensors();
+        let format = header.metadata().as_ref().and_then(|strings| strings.get("format"));
+        match format {
+            Some(format) if format.starts_with("ultta-state") => Ok(Kind::State),
+            _ if tensors.contains_key("prototypes") => Ok(Kind::Head),
+            _ if tensors.contains_key("features") => Ok(Kind::Features),
+            _ => {
+                let mut names: Vec<_> = tensors.into_keys().collect();
+                names.sort();
+                let reason =
+                    format!("expected `features`, `prototypes` or a state; the file holds {names:?}");
+                Err(bad(path, reason))
+            }
+        }
+    }
+}
+
 fn format_of(path: &Path) -> Result<Format> {
     let mut first = Vec::new();
     let file = File::open(path).map_err(|e| io("opening", path, e))?;
