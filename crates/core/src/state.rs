@@ -133,14 +133,14 @@ impl State {
             return Ok(self.clone());
         }
         let mut merged = State { metadata: self.metadata.clone(), tensors: BTreeMap::new() };
-        let (a_scale, b_scale) =
-            (self.scalar::<f64>("evidence.scale")?, other.scalar::<f64>("evidence.scale")?);
-        for (name, ours) in &self.tensors {
-            if !name.starts_with("evidence.") {
-                continue;
-            }
+        // Decayed sums are stored over one common scale; the merged ones have scale 1.
+        let scale = |state: &State| state.scalar::<f64>("evidence.scale").unwrap_or(1.0);
+        let (our_scale, their_scale) = (scale(self), scale(other));
+        for (name, ours) in self.tensors.iter().filter(|(name, _)| name.starts_with("evidence.")) {
+            let decayed = name.starts_with("evidence.decayed.");
+            let (a_scale, b_scale) = if decayed { (our_scale, their_scale) } else { (1.0, 1.0) };
             let sum = match ours {
-                _ if name == "evidence.scale" => Tensor::F64(vec![1.0]),
+                Tensor::F64(_) if name == "evidence.scale" => Tensor::F64(vec![1.0]),
                 Tensor::F64(a) => {
                     let b = other.get_n::<f64>(name, a.len())?;
                     Tensor::F64(a.iter().zip(b).map(|(a, b)| a * a_scale + b * b_scale).collect())
@@ -149,7 +149,7 @@ impl State {
                     let b = other.get_n::<u64>(name, a.len())?;
                     Tensor::U64(a.iter().zip(b).map(|(a, b)| a.saturating_add(*b)).collect())
                 }
-                _ => return Err(Error::state(format!("{name}: evidence of an unexpected type"))),
+                _ => return Err(Error::state(format!("{name}: rounded evidence cannot be merged"))),
             };
             merged.tensors.insert(name.clone(), sum);
         }
@@ -172,7 +172,8 @@ impl State {
             views.push((name.as_str(), view));
         }
         let metadata: HashMap<String, String> = self.metadata.clone().into_iter().collect();
-        safetensors::serialize(views, Some(metadata)).map_err(|e| Error::state(e.to_string()))
+        let bytes = safetensors::serialize(views, Some(metadata)).map_err(|e| Error::state(e.to_string()))?;
+        Ok(sort_header(bytes))
     }
 
     /// Reads the bytes of a state file: refuses another version, broken files and values that are not finite.
@@ -275,6 +276,20 @@ pub(crate) fn first_difference(ours: &str, theirs: &str) -> String {
         Some((a, b)) => format!("`{a}` here, `{b}` there"),
         None => "one has settings the other lacks".into(),
     }
+}
+
+/// The same safetensors file with its header's keys in order: the library writes metadata in the order of a
+/// hash map, and equal contents should be equal bytes.
+pub(crate) fn sort_header(mut bytes: Vec<u8>) -> Vec<u8> {
+    let Some((len, rest)) = bytes.split_first_chunk_mut::<8>() else { return bytes };
+    let Some(header) = rest.get_mut(..u64::from_le_bytes(*len) as usize) else { return bytes };
+    // A JSON value keeps its keys sorted; without blanks it is as long as before.
+    let sorted = serde_json::from_slice(header).map(|value: serde_json::Value| value.to_string());
+    if let Some(sorted) = sorted.ok().filter(|sorted| sorted.len() <= header.len()) {
+        header.fill(b' ');
+        header[..sorted.len()].copy_from_slice(sorted.as_bytes());
+    }
+    bytes
 }
 
 /// Writes aside, syncs, renames: a reader sees the old file or the whole new one, and an error leaves the old.
