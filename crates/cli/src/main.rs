@@ -4,6 +4,7 @@ mod anchors;
 mod answers;
 mod completions;
 mod config;
+mod demo;
 mod failure;
 mod inspect;
 mod interrupt;
@@ -13,6 +14,7 @@ mod pipe;
 mod run;
 mod settings;
 mod summary;
+mod terminal_plot;
 
 use std::process::ExitCode;
 
@@ -28,6 +30,7 @@ struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
+  ultta demo
   ultta run --features features.safetensors --head head.safetensors --shuffle 0
   ultta run --features features.npy --head head.safetensors --out predictions.csv
   encoder | ultta run --features - --head head.safetensors | consumer
@@ -36,6 +39,7 @@ Examples:
 
 #[derive(Subcommand)]
 enum Command {
+    Demo(demo::Args),
     Run(Box<run::Args>),
     Inspect(inspect::Args),
     Methods(methods::Args),
@@ -45,6 +49,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
+        Command::Demo(args) => demo::main(args),
         Command::Run(args) => run::main(*args),
         Command::Inspect(args) => inspect::main(args),
         Command::Methods(args) => methods::main(args),
