@@ -75,7 +75,7 @@ pub fn config(bytes: &[u8]) {
         let again = Config::from_toml(&config.to_toml()).expect("a resolved configuration is one");
         assert_eq!(again.to_toml(), config.to_toml());
         let head = Head::new(vec![1.0, 0.0, 0.0, 1.0], 2, ["a", "b"], 10.0).expect("a head");
-        let _ = config.method.build(&head);
+        let _ = Session::new(head, &config);
     }
 }
 
