@@ -25,3 +25,20 @@ fn zero_shot_on_real_packs_is_as_published() {
         ultta(&["inspect", &features, "--head", &head]).success();
     }
 }
+
+#[test]
+fn the_collapse_guard_speaks_up() {
+    let folder = root().join("../shared/data/imagenet6k/clip-vit-b32");
+    if !folder.exists() {
+        println!("SKIPPED: imagenet6k is not among the real packs of this machine");
+        return;
+    }
+    let file = |name: &str| folder.join(name).to_str().unwrap().to_string();
+    let (features, head) = (file("features.safetensors"), file("head.safetensors"));
+    // The published algorithm without its own guards collapses here.
+    let unguarded = ["--preset", "paper", "--set", "prototypes.rho=inf", "--set", "prior.kappa=inf"];
+    let run = ["run", "--features", &features, "--head", &head, "--shuffle", "0", "--json"];
+    let outcome = ultta(&[&run[..], &unguarded].concat()).success();
+    assert!(outcome.stderr.contains("warning: the collapse guard fired"), "{outcome:?}");
+    assert!(outcome.json()["health"]["guard_fired"].as_u64().unwrap() > 0);
+}
