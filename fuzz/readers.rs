@@ -7,8 +7,11 @@ use ultta::{Config, FeatureFile, Features, Head, Session, State};
 use ultta_eval::lines::Line;
 use ultta_eval::pack::Pack;
 
+/// Feeds bytes to a reader.
+pub type Reader = fn(&[u8]);
+
 /// All readers by the names of their targets and corpus folders.
-pub const READERS: [(&str, fn(&[u8])); 6] = [
+pub const READERS: [(&str, Reader); 6] = [
     ("features", features),
     ("head", head),
     ("state", state),

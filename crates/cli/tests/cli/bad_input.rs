@@ -24,7 +24,8 @@ fn fails(folder: &Folder, features: &str, flags: &[&str], code: i32, words: &[&s
 #[test]
 fn rows_that_are_not_finite_or_not_unit() {
     let folder = Folder::new();
-    let bad_rows: [(&str, fn(&mut [f32]), &str); 4] = [
+    type Spoil = fn(&mut [f32]);
+    let bad_rows: [(&str, Spoil, &str); 4] = [
         ("nan", |row| row[3] = f32::NAN, "not finite"),
         ("inf", |row| row[3] = f32::NEG_INFINITY, "not finite"),
         ("zero", |row| row.fill(0.0), "norm 0.0000"),
@@ -123,7 +124,7 @@ fn truncated_files_and_oversized_headers() {
         fails(&folder, "features.safetensors", &flags, 2, &["header", name]);
         folder.write(name, &whole);
     }
-    folder.write("short.npy", &npy("<f4", "(100, 8)", &[0; 64]));
+    folder.write("short.npy", npy("<f4", "(100, 8)", &[0; 64]));
     fails(&folder, "short.npy", &[], 2, &["truncated", "short.npy"]);
     folder.write("short.npz", b"PK\x03\x04 and nothing more");
     fails(&folder, "short.npz", &[], 2, &["not a valid .npz", "short.npz"]);
