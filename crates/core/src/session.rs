@@ -494,8 +494,8 @@ impl Session {
         self.next_id
     }
 
-    /// What all fallible steps check before anything changes.
-    fn check(&self, input: &Input<'_>) -> Result<()> {
+    /// Whether a step can take these samples: what can be wrong with them is found before anything changes.
+    pub fn check(&self, input: &Input<'_>) -> Result<()> {
         let rows = input.features.rows();
         let shape = |what, expected, got| {
             if expected == got { Ok(()) } else { Err(Error::Shape { what, expected, got }) }
