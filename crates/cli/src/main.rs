@@ -1,1 +1,7 @@
-fn main() {}
+//! The binary `ultta`; the Python package calls the same function.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    ultta_cli::main_from(std::env::args_os())
+}

@@ -6,6 +6,7 @@
 //! ```
 
 mod array;
+mod cli;
 mod config;
 mod error;
 mod head;
@@ -19,6 +20,8 @@ use pyo3::prelude::*;
 /// The compiled part of the package `ultta`.
 #[pymodule]
 mod _ultta {
+    #[pymodule_export]
+    use crate::cli::_main;
     #[pymodule_export]
     use crate::config::{default_config, methods};
     #[pymodule_export]
