@@ -113,7 +113,8 @@ impl Head {
     ) -> PyResult<Self> {
         let rows = Matrix::of("anchors", features)?;
         let anchors = anchors(&rows, labels, weights)?;
-        let head = py.detach(|| ultta::Head::from_anchors(&anchors, rows.dim(), classes, logit_scale));
+        let dim = rows.dim();
+        let head = py.detach(|| ultta::Head::from_anchors(&anchors, dim, classes, logit_scale));
         Ok(head.map_err(raise)?.into())
     }
 
