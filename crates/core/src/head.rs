@@ -1,7 +1,7 @@
 //! [`Head`]: one unit anchor per class, class names and the model's logit scale; it gives the zero-shot scores.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use safetensors::tensor::TensorView;
@@ -10,6 +10,10 @@ use sha2::{Digest, Sha256};
 
 use crate::features::{decode, map_file, unit_rows};
 use crate::{Error, Features, Result, Scores, kernels, state};
+
+/// In a long list a few names may occur twice (ImageNet has two cranes, the bird and the machine): up to this
+/// share of the classes. In a short one it is a mistake.
+pub const MAX_HOMONYM_SHARE: f64 = 0.01;
 
 /// The frozen zero-shot classifier: class anchors, names, and the scale of its logits.
 ///
@@ -60,14 +64,16 @@ impl Head {
             }
             _ => {}
         }
-        let mut seen = HashSet::new();
-        for (i, class) in classes.iter().enumerate() {
-            if class.trim().is_empty() {
-                return invalid(format!("class {i} has an empty name"));
-            }
-            if !seen.insert(class) {
-                return invalid(format!("class name {class:?} occurs twice (again at {i})"));
-            }
+        if let Some(i) = classes.iter().position(|class| class.trim().is_empty()) {
+            return invalid(format!("class {i} has an empty name"));
+        }
+        let repeated = homonyms(&classes);
+        if repeated.len() as f64 > MAX_HOMONYM_SHARE * classes.len() as f64 {
+            let (first, again) = repeated[0];
+            return invalid(format!(
+                "class name {:?} occurs twice (classes {first} and {again})",
+                classes[first]
+            ));
         }
         if !logit_scale.is_finite() || logit_scale <= 0.0 {
             return invalid(format!("logit scale: expected a positive number, got {logit_scale}"));
@@ -133,6 +139,11 @@ impl Head {
     /// Class names, in label order.
     pub fn classes(&self) -> &[String] {
         &self.classes
+    }
+
+    /// Classes whose name occurred before: the first class of that name and the later one.
+    pub fn homonyms(&self) -> Vec<(usize, usize)> {
+        homonyms(&self.classes)
     }
 
     /// The model's own logit scale (CLIP: about 100).
@@ -251,6 +262,20 @@ impl Head {
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         state::write_atomically(path.as_ref(), &self.to_bytes()?)
     }
+}
+
+fn homonyms(classes: &[String]) -> Vec<(usize, usize)> {
+    let mut first = HashMap::new();
+    let mut repeated = Vec::new();
+    for (i, class) in classes.iter().enumerate() {
+        match first.get(class) {
+            Some(&earlier) => repeated.push((earlier, i)),
+            None => {
+                first.insert(class, i);
+            }
+        }
+    }
+    repeated
 }
 
 /// Weighted mean of each class's unit anchors, normalised.

@@ -133,14 +133,14 @@ impl State {
             return Ok(self.clone());
         }
         let mut merged = State { metadata: self.metadata.clone(), tensors: BTreeMap::new() };
-        let (a_scale, b_scale) =
-            (self.scalar::<f64>("evidence.scale")?, other.scalar::<f64>("evidence.scale")?);
-        for (name, ours) in &self.tensors {
-            if !name.starts_with("evidence.") {
-                continue;
-            }
+        // Decayed sums are stored over one common scale; the merged ones have scale 1.
+        let scale = |state: &State| state.scalar::<f64>("evidence.scale").unwrap_or(1.0);
+        let (our_scale, their_scale) = (scale(self), scale(other));
+        for (name, ours) in self.tensors.iter().filter(|(name, _)| name.starts_with("evidence.")) {
+            let decayed = name.starts_with("evidence.decayed.");
+            let (a_scale, b_scale) = if decayed { (our_scale, their_scale) } else { (1.0, 1.0) };
             let sum = match ours {
-                _ if name == "evidence.scale" => Tensor::F64(vec![1.0]),
+                Tensor::F64(_) if name == "evidence.scale" => Tensor::F64(vec![1.0]),
                 Tensor::F64(a) => {
                     let b = other.get_n::<f64>(name, a.len())?;
                     Tensor::F64(a.iter().zip(b).map(|(a, b)| a * a_scale + b * b_scale).collect())
@@ -149,7 +149,7 @@ impl State {
                     let b = other.get_n::<u64>(name, a.len())?;
                     Tensor::U64(a.iter().zip(b).map(|(a, b)| a.saturating_add(*b)).collect())
                 }
-                _ => return Err(Error::state(format!("{name}: evidence of an unexpected type"))),
+                _ => return Err(Error::state(format!("{name}: rounded evidence cannot be merged"))),
             };
             merged.tensors.insert(name.clone(), sum);
         }

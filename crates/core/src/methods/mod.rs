@@ -1,5 +1,7 @@
 //! The list of methods. One file each; adding one is a line in the macro below (`CONTRIBUTING.md`).
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use crate::adapter::{Adapter, Card};
@@ -37,7 +39,7 @@ macro_rules! methods {
 
         impl MethodConfig {
             /// The adapter for a head. This is the only way to make one, so an invalid adapter cannot exist.
-            pub fn build(&self, head: &Head) -> Result<Box<dyn Adapter>> {
+            pub fn build(&self, head: &Arc<Head>) -> Result<Box<dyn Adapter>> {
                 match self {
                     $(MethodConfig::$variant(config) => Ok(Box::new(config.build(head)?)),)*
                 }

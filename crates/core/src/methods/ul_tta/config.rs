@@ -26,8 +26,8 @@ pub struct UlTtaConfig {
     pub preset: Preset,
     /// Whose posterior shares a sample among the classes it teaches.
     pub responsibilities: Responsibilities,
-    /// Multiplies the head's own logit scale.
-    pub logit_scale: f64,
+    /// Responsibilities below this are dropped.
+    pub min_responsibility: f64,
     pub gate: GateConfig,
     pub prototypes: PrototypesConfig,
     pub prior: PriorConfig,
@@ -140,6 +140,7 @@ pub struct TemperatureConfig {
     pub min: f64,
     pub max: f64,
     pub cal: CalRule,
+    pub cal_prior: bool,
     pub single: bool,
     pub cal_window: usize,
     pub cal_min: f64,
@@ -192,7 +193,7 @@ impl Default for UlTtaConfig {
         Self {
             preset: Preset::Default,
             responsibilities: Responsibilities::Text,
-            logit_scale: 1.0,
+            min_responsibility: 1e-3,
             gate: Default::default(),
             prototypes: Default::default(),
             prior: Default::default(),
@@ -251,6 +252,7 @@ impl Default for TemperatureConfig {
             min: 0.5,
             max: 3.0,
             cal: CalRule::Match,
+            cal_prior: true,
             single: false,
             cal_window: 1024,
             cal_min: 0.2,
@@ -286,12 +288,14 @@ impl UlTtaConfig {
             Preset::Paper => Self {
                 preset,
                 responsibilities: Responsibilities::Adapted,
+                min_responsibility: 1e-6,
                 gate: GateConfig { keep: 0.5, ..default.gate },
                 prototypes: PrototypesConfig { rule: PrototypeRule::Map, ..default.prototypes },
                 prior: PriorConfig { rule: PriorRule::Dirichlet, gamma: 1.0, kappa: 0.07, ..default.prior },
                 temperature: TemperatureConfig {
                     pred: PredRule::Entropy,
                     cal: CalRule::Fixed,
+                    cal_prior: false,
                     ..default.temperature
                 },
                 update: UpdateConfig { every: 64, count: Count::Admitted, seconds: 0.0 },
@@ -306,7 +310,7 @@ impl UlTtaConfig {
         let range = |k: &str, v: f64, lo: f64, hi: f64| in_range(&key(k), v, lo..=hi);
         let inf = f64::INFINITY;
         self.gate.check(&key("gate"))?;
-        range("logit_scale", self.logit_scale, 1e-6, 1e6)?;
+        range("min_responsibility", self.min_responsibility, 0.0, 1.0)?;
         let p = &self.prototypes;
         range("prototypes.alpha", p.alpha, 0.0, inf)?;
         range("prototypes.eta", p.eta, 0.0, 1.0)?;

@@ -1,15 +1,53 @@
-//! placeholder header
-mod config;
-pub use config::*;
+//! UL-TTA: class prototypes, class prior and temperature of a frozen head, adapted in closed form.
+//!
+//! Paper: B. Kim, *Ultra-Light Test-Time Adaptation for Vision–Language Models*. With unit image feature z,
+//! text anchor μ_c and logit scale s the answer is
+//!
+//! ```text
+//! ℓ_c = τ_pred · (s⟨z, t_c⟩ + image evidence) + log(C π_c)      p = softmax(ℓ)      ŷ = argmax ℓ
+//! ```
+//!
+//! Each sample is answered first and teaches after. Each of the three levers has a rule of its own, and a preset
+//! chooses the rules:
+//!
+//! | lever | `default` | `paper` |
+//! |---|---|---|
+//! | prototypes | `evidence`: whitened class means in the image cone, beside the text | `map`: anchor and images averaged |
+//! | prior | `experts`: forgetting rates weighed by what they foretold | `dirichlet`: counts of admitted samples |
+//! | temperature | τ_cal matches the frozen posterior | τ_pred minimises entropy, τ_cal stays 1 |
+//!
+//! Where the published text is wrong or silent, `paper` reads it so: the KL guard takes the *largest* share λ
+//! that satisfies the cap (the smallest is always 0); τ multiplies the model's own logit scale; the MAP mean is
+//! normalised, interpolated, clipped, normalised; ρ = 0.01 and κ = 0.07 are the largest movement and KL its
+//! stability table reports; the entropy that τ_pred minimises is that of the admitted samples since the last
+//! update, as they were scored.
 
-use crate::adapter::{Adapter, Batch, Card, Observed, Prediction, Readout, Rows, Vitals};
-use crate::{Head, Result, State};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::adapter::{Adapter, Answer, Batch, Card, ClassDrift, Observed, Prediction, Readout, Rows, Vitals};
+use crate::gate::Gate;
+use crate::kernels::{LANES, exp, sum_lanes, vectorised};
+use crate::scores::{Summary, softmax, summary};
+use crate::{Error, Head, Result, Scores, State};
+
+mod config;
+mod evidence;
+mod map;
+mod prior;
+mod recent;
+
+pub use config::*;
+use evidence::Evidence;
+use map::Map;
+use prior::{Prior, PriorWork};
+use recent::{Line, One, Recent, Sample, expectation, newton};
 
 /// The method's card.
 pub static CARD: Card = Card {
     name: "ul_tta",
-    summary: "class prototypes, priors and temperature adapted in closed form (presets: default, paper)",
-    paper: "Kim, Ultra-Light Test-Time Adaptation for Vision-Language Models",
+    summary: "prototypes, prior and temperature in closed form (presets: default, paper)",
+    paper: "Kim, Ultra-Light Test-Time Adaptation for Vision-Language Models, 2025",
     readout: Readout::BeforeObserve,
     rows: Rows::Independent,
     needs_horizon: false,
@@ -17,36 +55,947 @@ pub static CARD: Card = Card {
     needs_views: false,
 };
 
-/// UL-TTA.
+/// Rows whose moved-prototype scores are computed at once; an update in between computes the rest again.
+const AHEAD: usize = 32;
+
+/// Labelled rows that τ_cal is fitted to.
+const LABELLED: usize = 512;
+
+/// The adapter.
 #[derive(Clone, Debug)]
-pub struct UlTta;
+pub struct UlTta {
+    config: UlTtaConfig,
+    head: Arc<Head>,
+    gate: Gate,
+    prototypes: Prototypes,
+    prior: Prior,
+    recent: Recent,
+    /// Samples with delayed labels, and the labels of the ring's slots, oldest first.
+    labelled: Recent,
+    labels: VecDeque<u32>,
+    /// The image branch's own temperature.
+    scale: f64,
+    tau_pred: f64,
+    tau_cal: f64,
+    /// Samples that may teach, and those that did.
+    seen: u64,
+    admitted: u64,
+    since_update: u64,
+    updated_at: Option<f64>,
+    /// Samples that entered `recent` since the last update.
+    recent_since: usize,
+    movement: (f64, f64),
+    work: Work,
+}
+
+#[derive(Clone, Debug)]
+enum Prototypes {
+    Evidence(Box<Evidence>),
+    Map(Box<Map>),
+    Frozen,
+}
+
+/// Buffers for one sample, reused.
+#[derive(Clone, Debug, Default)]
+struct Work {
+    /// exp(frozen logit − best).
+    text: Vec<f32>,
+    prior: PriorWork,
+    log_prior: Vec<f32>,
+    candidates: Vec<u32>,
+    image: Vec<f32>,
+    candidate_text: Vec<f32>,
+    candidate_prior: Vec<f32>,
+    posterior: Vec<f32>,
+}
+
+/// One sample as answered.
+struct Answered {
+    summary: Summary,
+    answer: Answer,
+    one: One,
+}
 
 impl UlTtaConfig {
-    /// The adapter for a head.
-    pub fn build(&self, head: &Head) -> Result<UlTta> {
+    /// The adapter for a head; settings out of range are an error.
+    pub fn build(&self, head: &Arc<Head>) -> Result<UlTta> {
         self.check(head.n_classes())?;
-        Ok(UlTta)
+        Ok(UlTta::new(self, head))
     }
+}
+
+impl UlTta {
+    fn new(config: &UlTtaConfig, head: &Arc<Head>) -> Self {
+        let (classes, dim) = (head.n_classes(), head.dim());
+        let prototypes = match config.prototypes.rule {
+            PrototypeRule::Evidence => {
+                Prototypes::Evidence(Box::new(Evidence::new(&config.prototypes, classes, dim)))
+            }
+            PrototypeRule::Map => Prototypes::Map(Box::new(Map::new(&config.prototypes, head))),
+            PrototypeRule::Frozen => Prototypes::Frozen,
+        };
+        let width = config.prototypes.candidates.min(classes);
+        let rows =
+            config.prototypes.scale_window.max(config.temperature.cal_window).max(config.feedback.remember);
+        let kept_dim = if config.feedback.teach { dim } else { 0 };
+        Self {
+            gate: Gate::new(&config.gate),
+            prototypes,
+            prior: Prior::new(&config.prior, classes),
+            recent: Recent::new(rows, width, kept_dim),
+            labelled: Recent::new(LABELLED, width, 0),
+            labels: VecDeque::with_capacity(LABELLED),
+            scale: 0.0,
+            tau_pred: 1.0,
+            tau_cal: 1.0,
+            seen: 0,
+            admitted: 0,
+            since_update: 0,
+            updated_at: None,
+            recent_since: 0,
+            movement: (0.0, 0.0),
+            work: Work::default(),
+            config: config.clone(),
+            head: head.clone(),
+        }
+    }
+
+    /// Weight of the image scores in the answer.
+    fn image_weight(&self) -> f32 {
+        match &self.prototypes {
+            Prototypes::Evidence(evidence) => (evidence.weight() * self.scale) as f32,
+            Prototypes::Map(_) => 1.0,
+            Prototypes::Frozen => 0.0,
+        }
+    }
+
+    /// Answers one sample: frozen scores, what prototypes add, prior. Writes ℓ to `scores`.
+    fn answer(
+        &self,
+        z: &[f32],
+        text: &[f32],
+        frozen: &Summary,
+        moved: Option<&[f32]>,
+        work: &mut Work,
+        scores: &mut [f32],
+        calibrated: Option<&mut [f32]>,
+    ) -> Answered {
+        let classes = text.len();
+        let base = moved.unwrap_or(text);
+        work.text.resize(classes, 0.0);
+        work.log_prior.resize(classes, 0.0);
+        vectorised(
+            #[inline(always)]
+            || {
+                for (e, &t) in work.text.iter_mut().zip(text) {
+                    *e = exp(t - frozen.best);
+                }
+            },
+        );
+        let text_sum = exp(frozen.log_sum - frozen.best);
+        self.prior.log_ratios(&work.text, text_sum, &mut work.prior, &mut work.log_prior);
+
+        // Image scores, only where they can matter: the other classes take the lowest of them.
+        choose_candidates(base, frozen, moved.is_some(), &self.config.prototypes, &mut work.candidates);
+        let mut weight = self.image_weight();
+        let mut has_image = 0.0;
+        match &self.prototypes {
+            Prototypes::Evidence(evidence) if evidence.speaks() => {
+                evidence.scores(z, &work.candidates, &mut work.image);
+                let lowest = work.image.iter().copied().fold(f32::INFINITY, f32::min);
+                work.image.iter_mut().for_each(|v| *v -= lowest);
+                has_image = 1.0;
+            }
+            Prototypes::Map(_) => {
+                work.image.clear();
+                work.image.extend(work.candidates.iter().map(|&c| base[c as usize] - text[c as usize]));
+            }
+            _ => {
+                work.image.clear();
+                work.image.resize(work.candidates.len(), 0.0);
+                weight = 0.0;
+            }
+        }
+
+        let tau_pred = self.tau_pred as f32;
+        vectorised(
+            #[inline(always)]
+            || {
+                for ((s, &b), &p) in scores.iter_mut().zip(base).zip(&work.log_prior) {
+                    *s = tau_pred * b + p;
+                }
+            },
+        );
+        if has_image > 0.0 && weight > 0.0 {
+            for (&c, &v) in work.candidates.iter().zip(&work.image) {
+                scores[c as usize] += tau_pred * weight * v;
+            }
+        }
+        let summary = summary(scores, 1.0);
+        work.posterior.clear();
+        work.posterior.extend(work.candidates.iter().map(|&c| exp(scores[c as usize] - summary.log_sum)));
+        let prob = self.calibrated_prob(scores, base, &summary, work, calibrated);
+
+        // What the fits will need of this sample.
+        work.candidate_text.clear();
+        work.candidate_text.extend(work.candidates.iter().map(|&c| text[c as usize] - frozen.best));
+        work.candidate_prior.clear();
+        work.candidate_prior.extend(work.candidates.iter().map(|&c| work.log_prior[c as usize]));
+        let rest = (classes - work.candidates.len()) as f32;
+        let listed: f32 = work.candidates.iter().map(|&c| work.text[c as usize]).sum();
+        let listed_posterior: f32 = work.posterior.iter().sum();
+        let log_rest = |mass: f32| if rest > 0.0 { mass.max(rest * 1e-9).ln() } else { -80.0 };
+        let one = One {
+            weight,
+            rest,
+            rest_text: log_rest(text_sum - listed),
+            rest_prior: log_rest(1.0 - listed_posterior) + summary.log_sum - frozen.best,
+            teaches: 0.0,
+            has_image,
+            admitted: 0.0,
+        };
+        let answer = Answer { label: summary.label, prob, prob_pred: summary.prob, admitted: false };
+        Answered { summary, answer, one }
+    }
+
+    /// Probability of the answer at τ_cal. Where τ_cal does not multiply the prior, the logits differ in shape
+    /// and are written out.
+    fn calibrated_prob(
+        &self,
+        scores: &[f32],
+        base: &[f32],
+        pred: &Summary,
+        work: &Work,
+        calibrated: Option<&mut [f32]>,
+    ) -> f32 {
+        let tau = self.tau_cal as f32;
+        let Some(out) = calibrated else {
+            return if tau == 1.0 { pred.prob } else { 1.0 / sum_exp(scores, tau, pred.best) };
+        };
+        for ((o, &b), &p) in out.iter_mut().zip(base).zip(&work.log_prior) {
+            *o = tau * b + p;
+        }
+        let s = summary(out, 1.0);
+        exp(out[pred.label] - s.log_sum)
+    }
+
+    /// Whether τ_cal gives logits of its own instead of a multiple of the answer's.
+    fn own_calibrated_logits(&self) -> bool {
+        !self.config.temperature.cal_prior && !self.config.temperature.single
+    }
+
+    fn strictness(&self) -> Strictness {
+        let s = &self.config.schedule;
+        if s.samples <= 0.0 {
+            return Strictness::NONE;
+        }
+        let progress = (self.admitted as f64 / s.samples).min(1.0);
+        let linear = |start: f64| start + (1.0 - start) * progress;
+        let geometric = |start: f64| start.powf(1.0 - progress);
+        Strictness {
+            gate: linear(s.gate),
+            alpha: geometric(s.alpha),
+            gamma: geometric(s.gamma),
+            kappa: linear(s.kappa),
+            eta: linear(s.eta),
+        }
+    }
+
+    /// Whether the gate lets a sample teach.
+    fn admits(&self, sample: &Summary) -> bool {
+        self.seen >= self.config.gate.warm_up && self.gate.admits(sample, self.strictness().gate)
+    }
+
+    /// Lets an answered sample teach: gate, accumulate, update. `true` if it was admitted and updated the head.
+    fn learn(
+        &mut self,
+        batch: &Batch<'_>,
+        row: usize,
+        scores: &[f32],
+        mut answered: Answered,
+        work: &mut Work,
+    ) -> (bool, bool) {
+        let may_learn = batch.may_learn(row);
+        let z = batch.features.row(row);
+
+        // gate
+        let admitted = may_learn && self.admits(&answered.summary);
+        if may_learn {
+            self.gate.push(&answered.summary);
+        }
+
+        // accumulate
+        if may_learn {
+            self.prior.learn(&work.prior, &work.candidates, &work.posterior);
+            if let Prototypes::Evidence(evidence) = &mut self.prototypes {
+                evidence.observe(z);
+            }
+            self.seen += 1;
+        }
+        if admitted {
+            self.accumulate(batch, row, scores, &answered.summary, work);
+            self.admitted += 1;
+        }
+        answered.one.teaches = f32::from(u8::from(may_learn));
+        answered.one.admitted = f32::from(u8::from(admitted));
+        self.recent.push(Sample {
+            id: batch.first_id + row as u64,
+            classes: &work.candidates,
+            text: &work.candidate_text,
+            image: &work.image,
+            prior: &work.candidate_prior,
+            features: z,
+            one: answered.one,
+        });
+        self.recent_since += 1;
+
+        // update
+        let counts = match self.config.update.count {
+            Count::Seen => may_learn,
+            Count::Admitted => admitted,
+        };
+        self.since_update += u64::from(counts);
+        let time = batch.times.map(|t| t[row]);
+        let by_time = self.config.update.seconds > 0.0
+            && match (time, self.updated_at) {
+                (Some(now), Some(last)) => self.since_update > 0 && now - last >= self.config.update.seconds,
+                _ => false,
+            };
+        if self.updated_at.is_none() {
+            self.updated_at = time;
+        }
+        let due = (counts && self.since_update >= self.config.update.every) || by_time;
+        if due {
+            self.update(work);
+            self.updated_at = time.or(self.updated_at);
+        }
+        (admitted, due)
+    }
+
+    /// Shares an admitted sample among its classes.
+    fn accumulate(&mut self, batch: &Batch<'_>, row: usize, scores: &[f32], pred: &Summary, work: &Work) {
+        let z = batch.features.row(row);
+        let least = self.config.min_responsibility as f32;
+        let mut shares: Vec<(u32, f32)> = Vec::new();
+        match self.view_responsibilities(batch, row) {
+            Some(mean) => {
+                shares.extend(mean.iter().enumerate().map(|(c, &r)| (c as u32, r)).filter(|s| s.1 > least))
+            }
+            None => match self.config.responsibilities {
+                Responsibilities::Text => {
+                    let sum = exp(batch.frozen[row].log_sum - batch.frozen[row].best);
+                    each_above(&work.text, least * sum, |c, e| shares.push((c as u32, e / sum)));
+                }
+                Responsibilities::Adapted => {
+                    let floor = pred.log_sum + least.max(1e-30).ln();
+                    each_above(scores, floor, |c, l| shares.push((c as u32, exp(l - pred.log_sum))));
+                }
+            },
+        }
+        for (c, r) in shares {
+            self.prior.count(c as usize, r as f64);
+            match &mut self.prototypes {
+                Prototypes::Evidence(evidence) => evidence.teach(c as usize, r as f64, z),
+                Prototypes::Map(map) => map.teach(c as usize, r as f64, z),
+                Prototypes::Frozen => {}
+            }
+        }
+    }
+
+    /// With K extra views of a sample, its responsibilities are the mean of their K posteriors.
+    fn view_responsibilities(&self, batch: &Batch<'_>, row: usize) -> Option<Vec<f32>> {
+        let views = batch.views?;
+        let rows = views.of(row);
+        if rows.is_empty() {
+            return None;
+        }
+        let classes = self.head.n_classes();
+        let (mut mean, mut probs) = (vec![0.0f32; classes], vec![0.0f32; classes]);
+        let mut work = Work::default();
+        let share = 1.0 / rows.len() as f32;
+        for view in rows {
+            let text = views.zero_shot.row(view);
+            match self.config.responsibilities {
+                Responsibilities::Text => softmax(text, 1.0, &mut probs),
+                Responsibilities::Adapted => {
+                    let z = views.features.row(view);
+                    let moved = self.moved(z);
+                    let mut scores = vec![0.0; classes];
+                    self.answer(z, text, &summary(text, 1.0), moved.as_deref(), &mut work, &mut scores, None);
+                    softmax(&scores, 1.0, &mut probs);
+                }
+            }
+            for (m, &p) in mean.iter_mut().zip(&probs) {
+                *m += share * p;
+            }
+        }
+        Some(mean)
+    }
+
+    /// s⟨z, t_c⟩ where prototypes move.
+    fn moved(&self, rows: &[f32]) -> Option<Vec<f32>> {
+        let Prototypes::Map(map) = &self.prototypes else { return None };
+        let mut out = Vec::new();
+        map.scores(rows, &mut out);
+        Some(out)
+    }
+
+    /// Refits the temperatures, moves the prior, folds the evidence.
+    fn update(&mut self, work: &mut Work) {
+        let strict = self.strictness();
+        self.fit_tau_cal();
+        if let Prototypes::Evidence(_) = self.prototypes {
+            self.fit_scale();
+        }
+        if self.config.temperature.pred == PredRule::Entropy {
+            self.fit_tau_pred();
+        }
+        self.prior.update(strict.gamma, strict.kappa, &work.prior);
+        match &mut self.prototypes {
+            Prototypes::Evidence(evidence) => {
+                if self.seen > self.config.gate.warm_up {
+                    evidence.update();
+                }
+            }
+            Prototypes::Map(map) => map.update(strict.alpha, strict.eta),
+            Prototypes::Frozen => {}
+        }
+        self.movement = self.measure_movement();
+        self.since_update = 0;
+        self.recent_since = 0;
+    }
+
+    /// The image branch's temperature `a`: cross-entropy between the frozen posterior and softmax(a v) over
+    /// recent samples, each scored before it taught.
+    fn fit_scale(&mut self) {
+        let p = &self.config.prototypes;
+        let rows =
+            || self.recent.newest(p.scale_window).filter(|s| s.one.has_image > 0.0 && s.one.teaches > 0.0);
+        if rows().count() < p.scale_min_rows.max(1) {
+            return;
+        }
+        let line = |s: &Sample<'_>, line: &mut Line| {
+            line.x.extend_from_slice(s.image);
+            line.b.resize(s.image.len(), 0.0);
+            (line.rest, line.rest_x, line.rest_b) = (s.one.rest, 0.0, 0.0);
+        };
+        let target = |s: &Sample<'_>, target: &mut Vec<f32>| {
+            target.extend_from_slice(s.text);
+            s.one.rest_text
+        };
+        let fitted = match_posterior(rows, line, target, self.scale.max(1.0), (0.0, p.scale_max), 0.5, 1.0);
+        self.scale = if self.scale == 0.0 {
+            fitted
+        } else {
+            (1.0 - p.scale_smoothing) * self.scale + p.scale_smoothing * fitted
+        };
+    }
+
+    /// τ_cal without labels: cross-entropy between the frozen posterior under the prior of the time and the
+    /// answer at τ_cal. Labels, once there are any, take over.
+    fn fit_tau_cal(&mut self) {
+        let t = &self.config.temperature;
+        if self.labelled.len() > 0 || t.cal == CalRule::Fixed {
+            return;
+        }
+        let rows = || self.recent.newest(t.cal_window).filter(|s| s.one.teaches > 0.0);
+        let line = |s: &Sample<'_>, line: &mut Line| self.calibration_line(s, line);
+        let target = |s: &Sample<'_>, target: &mut Vec<f32>| {
+            target.extend(s.text.iter().zip(s.prior).map(|(t, p)| t + p));
+            s.one.rest_prior
+        };
+        self.tau_cal = match_posterior(rows, line, target, self.tau_cal, (t.cal_min, t.cal_max), 0.3, 0.0);
+    }
+
+    /// τ_cal from delayed labels: negative log-likelihood with a prior that holds log τ at 0.
+    fn fit_tau_cal_to_labels(&mut self) {
+        let t = &self.config.temperature;
+        let strength = self.config.feedback.prior_strength;
+        let count = self.labelled.len() as f64;
+        let mut line = Line::default();
+        let fitted = newton(self.tau_cal, (t.cal_min, t.cal_max), 0.3, 0.0, 4, |tau| {
+            let (mut slope, mut curvature) = (0.0, 0.0);
+            for (s, label) in self.labelled.newest(LABELLED).zip(self.labels.iter().rev()) {
+                line.clear();
+                self.calibration_line(&s, &mut line);
+                let own = s.classes.iter().position(|c| c == label).map_or(line.rest_x, |i| line.x[i]);
+                let m = line.moments(tau as f32);
+                slope += m.mean - own as f64;
+                curvature += m.variance;
+            }
+            let log = tau.ln();
+            slope += strength * log / tau;
+            curvature += strength * ((1.0 - log) / (tau * tau)).max(0.0);
+            (slope / count, curvature / count)
+        });
+        self.tau_cal = fitted;
+    }
+
+    /// The logits of a remembered sample as a line in τ_cal.
+    #[inline(always)]
+    fn calibration_line(&self, s: &Sample<'_>, line: &mut Line) {
+        let weight = s.one.weight;
+        let adapted = s.text.iter().zip(s.image).map(|(t, v)| t + weight * v);
+        let each = s.one.rest.max(1.0).ln();
+        line.rest = s.one.rest;
+        if self.config.temperature.cal_prior {
+            let tau_pred = self.tau_pred as f32;
+            line.x.extend(adapted.zip(s.prior).map(|(l, p)| tau_pred * l + p));
+            line.b.resize(s.text.len(), 0.0);
+            (line.rest_x, line.rest_b) = (s.one.rest_prior - each, 0.0);
+        } else {
+            line.x.extend(adapted);
+            line.b.extend_from_slice(s.prior);
+            (line.rest_x, line.rest_b) = (s.one.rest_text - each, s.one.rest_prior - s.one.rest_text);
+        }
+    }
+
+    /// τ_pred as published: the τ of least entropy over the admitted samples since the last update.
+    fn fit_tau_pred(&mut self) {
+        let t = &self.config.temperature;
+        let rows: Vec<Sample<'_>> =
+            self.recent.newest(self.recent_since).filter(|s| s.one.admitted > 0.0).collect();
+        if rows.is_empty() {
+            return;
+        }
+        // Entropy and its derivative: dH/dτ = −Cov_p(ℓ, x) with ℓ = τ x + log prior.
+        let at = |tau: f64| {
+            let (mut entropy, mut slope) = (0.0, 0.0);
+            for s in &rows {
+                let n = s.classes.len();
+                let x = |i: usize| s.text[i] as f64 + s.one.weight as f64 * s.image[i] as f64;
+                // The lumped classes share one logit each of x and prior.
+                let rest_x = s.one.rest_text as f64 - (s.one.rest as f64).max(1.0).ln();
+                let rest_b = s.one.rest_prior as f64 - s.one.rest_text as f64;
+                let logits: Vec<(f64, f64, f64)> = (0..n)
+                    .map(|i| (tau * x(i) + s.prior[i] as f64, x(i), 1.0))
+                    .chain((s.one.rest > 0.0).then_some((tau * rest_x + rest_b, rest_x, s.one.rest as f64)))
+                    .collect();
+                let best = logits.iter().fold(f64::NEG_INFINITY, |m, l| m.max(l.0));
+                let (mut z, mut el, mut ex, mut elx) = (0.0, 0.0, 0.0, 0.0);
+                for (l, x, count) in logits {
+                    let p = count * (l - best).exp();
+                    z += p;
+                    el += p * (l - best);
+                    ex += p * x;
+                    elx += p * (l - best) * x;
+                }
+                entropy += z.ln() - el / z;
+                slope -= elx / z - (el / z) * (ex / z);
+            }
+            (entropy, slope)
+        };
+        const GRID: usize = 16;
+        let point = |i: usize| t.min + (t.max - t.min) * i as f64 / GRID as f64;
+        let best = (0..=GRID).min_by(|&a, &b| at(point(a)).0.total_cmp(&at(point(b)).0)).unwrap_or(GRID);
+        let (mut low, mut high) = (point(best.saturating_sub(1)), point((best + 1).min(GRID)));
+        for _ in 0..40 {
+            let middle = 0.5 * (low + high);
+            if at(middle).1 > 0.0 {
+                high = middle;
+            } else {
+                low = middle;
+            }
+        }
+        let fitted = if at(high).1 <= 0.0 { high } else { low };
+        self.tau_pred = (t.beta * self.tau_pred + (1.0 - t.beta) * fitted).clamp(t.min, t.max);
+    }
+
+    /// Largest and mean movement of the prototypes.
+    fn measure_movement(&self) -> (f64, f64) {
+        let moved = self.movements();
+        let max = moved.iter().copied().fold(0.0, f64::max);
+        (max, moved.iter().sum::<f64>() / moved.len().max(1) as f64)
+    }
+
+    /// ‖t_c − μ_c‖. Image evidence adds ω a ⟨z, Σ⁻¹ m_c⟩ to s⟨z, μ_c⟩: the same as a move by ω a Σ⁻¹ m_c / s.
+    fn movements(&self) -> Vec<f64> {
+        match &self.prototypes {
+            Prototypes::Evidence(evidence) => {
+                let factor = self.image_weight() as f64 / self.head.logit_scale() as f64;
+                evidence.norms().iter().map(|&n| factor * n as f64).collect()
+            }
+            Prototypes::Map(map) => map.movements(),
+            Prototypes::Frozen => Vec::new(),
+        }
+    }
+
+    fn each_row(&self, batch: &Batch<'_>, work: &mut Work) -> Prediction {
+        let mut prediction = self.empty_prediction(batch.rows());
+        let moved = self.moved(batch.features.data());
+        let classes = self.head.n_classes();
+        for row in 0..batch.rows() {
+            let moved = moved.as_ref().map(|m| &m[row * classes..][..classes]);
+            let (scores, calibrated) = (&mut prediction.scores, &mut prediction.calibrated);
+            let mut answered = self.answer(
+                batch.features.row(row),
+                batch.zero_shot.row(row),
+                &batch.frozen[row],
+                moved,
+                work,
+                scores.row_mut(row),
+                calibrated.as_mut().map(|c| c.row_mut(row)),
+            );
+            answered.answer.admitted = batch.may_learn(row) && self.admits(&answered.summary);
+            prediction.answers.push(answered.answer);
+            prediction.tau_cal.push(self.row_tau_cal());
+        }
+        prediction
+    }
+
+    fn row_tau_cal(&self) -> f32 {
+        if self.own_calibrated_logits() || self.config.temperature.single { 1.0 } else { self.tau_cal as f32 }
+    }
+
+    fn empty_prediction(&self, rows: usize) -> Prediction {
+        let classes = self.head.n_classes();
+        Prediction {
+            scores: Scores::zeros(rows, classes),
+            calibrated: self.own_calibrated_logits().then(|| Scores::zeros(rows, classes)),
+            tau_cal: Vec::with_capacity(rows),
+            answers: Vec::with_capacity(rows),
+        }
+    }
+}
+
+/// Factors by which a schedule still holds settings back.
+struct Strictness {
+    gate: f64,
+    alpha: f64,
+    gamma: f64,
+    kappa: f64,
+    eta: f64,
+}
+
+impl Strictness {
+    const NONE: Strictness = Strictness { gate: 1.0, alpha: 1.0, gamma: 1.0, kappa: 1.0, eta: 1.0 };
+}
+
+/// The t at which softmax(t·x + b) comes closest, in cross-entropy over the rows, to a target posterior.
+///
+/// The slope is E_p[x] − E_target[x], the curvature Var_p[x]: a damped Newton search in one dimension.
+fn match_posterior<'a, I: Iterator<Item = Sample<'a>>>(
+    rows: impl Fn() -> I,
+    line_of: impl Fn(&Sample<'a>, &mut Line),
+    target_of: impl Fn(&Sample<'a>, &mut Vec<f32>) -> f32,
+    start: f64,
+    bounds: (f64, f64),
+    relative_step: f64,
+    absolute_step: f64,
+) -> f64 {
+    let (mut line, mut target, mut scratch) = (Line::default(), Vec::new(), Vec::new());
+    let (mut wanted, mut n) = (0.0, 0.0);
+    vectorised(
+        #[inline(always)]
+        || {
+            for s in rows() {
+                line.clear();
+                line_of(&s, &mut line);
+                target.clear();
+                let rest = target_of(&s, &mut target);
+                wanted += expectation(&target, &line.x, rest, line.rest_x, &mut scratch);
+                n += 1.0;
+            }
+        },
+    );
+    if n == 0.0 {
+        return start;
+    }
+    newton(start, bounds, relative_step, absolute_step, 10, |t| {
+        let (mut mean, mut variance) = (0.0, 0.0);
+        for s in rows() {
+            line.clear();
+            line_of(&s, &mut line);
+            let m = line.moments(t as f32);
+            mean += m.mean;
+            variance += m.variance;
+        }
+        ((mean - wanted) / n, variance / n)
+    })
+}
+
+/// The classes whose image score is computed: all of them if they are few, else those whose logit is within
+/// range of the best, at most so many.
+fn choose_candidates(
+    base: &[f32],
+    frozen: &Summary,
+    moved: bool,
+    config: &PrototypesConfig,
+    candidates: &mut Vec<u32>,
+) {
+    candidates.clear();
+    if base.len() <= config.candidates {
+        candidates.extend(0..base.len() as u32);
+        return;
+    }
+    let best = if moved { base.iter().copied().fold(f32::NEG_INFINITY, f32::max) } else { frozen.best };
+    each_above(base, best - config.candidate_range as f32, |c, _| candidates.push(c as u32));
+    if candidates.len() > config.candidates {
+        let by_score = |a: &u32, b: &u32| base[*b as usize].total_cmp(&base[*a as usize]).then(a.cmp(b));
+        candidates.select_nth_unstable_by(config.candidates - 1, by_score);
+        candidates.truncate(config.candidates);
+        candidates.sort_unstable();
+    }
+}
+
+/// Calls `hit` for every value that is at least `floor`, skipping whole chunks without one.
+#[inline]
+fn each_above(values: &[f32], floor: f32, mut hit: impl FnMut(usize, f32)) {
+    let (chunks, tail) = values.as_chunks::<LANES>();
+    for (i, chunk) in chunks.iter().enumerate() {
+        let mut any = false;
+        for &v in chunk {
+            any |= v >= floor;
+        }
+        if any {
+            for (j, &v) in chunk.iter().enumerate() {
+                if v >= floor {
+                    hit(i * LANES + j, v);
+                }
+            }
+        }
+    }
+    for (j, &v) in tail.iter().enumerate() {
+        if v >= floor {
+            hit(chunks.len() * LANES + j, v);
+        }
+    }
+}
+
+/// Σ exp(τ (x − best)).
+fn sum_exp(row: &[f32], tau: f32, best: f32) -> f32 {
+    vectorised(
+        #[inline(always)]
+        || {
+            let mut lanes = [0.0f32; LANES];
+            let (chunks, tail) = row.as_chunks::<LANES>();
+            for chunk in chunks {
+                for i in 0..LANES {
+                    lanes[i] += exp(tau * (chunk[i] - best));
+                }
+            }
+            for (i, &x) in tail.iter().enumerate() {
+                lanes[i] += exp(tau * (x - best));
+            }
+            sum_lanes(lanes)
+        },
+    )
 }
 
 impl Adapter for UlTta {
     fn card(&self) -> &'static Card {
         &CARD
     }
+
     fn predict(&self, batch: &Batch<'_>) -> Result<Prediction> {
-        Ok(Prediction::from_scores(batch.zero_shot.to_scores()))
+        Ok(self.each_row(batch, &mut Work::default()))
     }
+
     fn observe(&mut self, batch: &Batch<'_>) -> Result<Observed> {
-        Ok(Observed { admitted: vec![false; batch.rows()] })
+        let prediction = self.step(batch)?;
+        Ok(Observed { admitted: prediction.answers.iter().map(|a| a.admitted).collect() })
     }
-    fn reset(&mut self) {}
+
+    fn step(&mut self, batch: &Batch<'_>) -> Result<Prediction> {
+        let mut prediction = self.empty_prediction(batch.rows());
+        let mut work = std::mem::take(&mut self.work);
+        let (classes, dim) = (self.head.n_classes(), self.head.dim());
+        // Scores of moved prototypes, computed for some rows ahead until an update makes them stale.
+        let mut ahead: Option<Vec<f32>> = None;
+        let mut ahead_from = 0;
+        for row in 0..batch.rows() {
+            if let Prototypes::Map(map) = &self.prototypes
+                && ahead.as_ref().is_none_or(|a| (row - ahead_from) * classes >= a.len())
+            {
+                let end = batch.rows().min(row + AHEAD);
+                let mut scores = ahead.take().unwrap_or_default();
+                map.scores(&batch.features.data()[row * dim..end * dim], &mut scores);
+                (ahead, ahead_from) = (Some(scores), row);
+            }
+            let moved = ahead.as_ref().map(|a| &a[(row - ahead_from) * classes..][..classes]);
+            let (scores, calibrated) = (&mut prediction.scores, &mut prediction.calibrated);
+            let answered = self.answer(
+                batch.features.row(row),
+                batch.zero_shot.row(row),
+                &batch.frozen[row],
+                moved,
+                &mut work,
+                scores.row_mut(row),
+                calibrated.as_mut().map(|c| c.row_mut(row)),
+            );
+            let mut answer = answered.answer;
+            prediction.tau_cal.push(self.row_tau_cal());
+            let (admitted, updated) = self.learn(batch, row, scores.row(row), answered, &mut work);
+            answer.admitted = admitted;
+            prediction.answers.push(answer);
+            if updated {
+                ahead = None;
+            }
+        }
+        self.work = work;
+        Ok(prediction)
+    }
+
+    fn feedback(&mut self, id: u64, label: usize) -> Result<bool> {
+        let remembered = self.recent.len().min(self.config.feedback.remember);
+        let Some(sample) = self.recent.find(id) else { return Err(Error::Forgotten { id, remembered }) };
+        if self.labelled.find(id).is_some() {
+            return Ok(true);
+        }
+        // Rings are ordered by id: a label that arrives after a younger sample's only teaches.
+        if self.labelled.newest(1).next().is_none_or(|newest| newest.id < id) {
+            if self.labels.len() == LABELLED {
+                self.labels.pop_front();
+            }
+            self.labels.push_back(label as u32);
+            self.labelled.push(sample);
+        }
+        if self.config.feedback.teach {
+            match &mut self.prototypes {
+                Prototypes::Evidence(evidence) => evidence.teach(label, 1.0, sample.features),
+                Prototypes::Map(map) => map.teach(label, 1.0, sample.features),
+                Prototypes::Frozen => {}
+            }
+        }
+        self.fit_tau_cal_to_labels();
+        Ok(true)
+    }
+
+    fn reset(&mut self) {
+        *self = Self::new(&self.config, &self.head);
+    }
+
     fn save(&self) -> State {
-        State::default()
+        let mut state = self.save_evidence(false);
+        self.gate.save(&mut state);
+        self.prior.save_local(&self.work.prior, &mut state);
+        match &self.prototypes {
+            Prototypes::Evidence(evidence) => evidence.save_local(&mut state),
+            Prototypes::Map(map) => map.save_local(&mut state),
+            Prototypes::Frozen => {}
+        }
+        self.recent.save("local.recent.", &mut state);
+        self.labelled.save("local.labelled.", &mut state);
+        state.put("local.labelled.labels", &self.labels.iter().copied().collect::<Vec<_>>());
+        state.put(
+            "local.numbers",
+            &[self.scale, self.tau_pred, self.tau_cal, self.movement.0, self.movement.1],
+        );
+        state.put("local.updated_at", &self.updated_at.map_or(vec![], |t| vec![t]));
+        state.put("local.since", &[self.since_update, self.recent_since as u64]);
+        state
     }
-    fn load(&mut self, _: &State) -> Result<()> {
+
+    fn load(&mut self, state: &State) -> Result<()> {
+        let mut fresh = Self::new(&self.config, &self.head);
+        if state.has("evidence.seen") {
+            let &[seen, admitted] = state.get::<u64>("evidence.seen")? else {
+                return Err(Error::state("evidence.seen: expected 2 values"));
+            };
+            (fresh.seen, fresh.admitted) = (seen, admitted);
+            fresh.prior.load_evidence(state)?;
+            match &mut fresh.prototypes {
+                Prototypes::Evidence(evidence) => evidence.load_evidence(state)?,
+                Prototypes::Map(map) => map.load_evidence(state)?,
+                Prototypes::Frozen => {}
+            }
+            if state.has("local.numbers") {
+                fresh.load_local(state)?;
+            } else if let Prototypes::Evidence(evidence) = &mut fresh.prototypes {
+                evidence.recompute();
+            }
+        }
+        *self = fresh;
         Ok(())
     }
+
+    fn checkpoint(&self) -> State {
+        self.save_evidence(true)
+    }
+
     fn vitals(&self) -> Vitals {
-        Vitals::default()
+        Vitals {
+            prior_kl: self.prior.kl(),
+            movement_max: self.movement.0,
+            movement_mean: self.movement.1,
+            tau_pred: self.tau_pred,
+            tau_cal: if self.config.temperature.single { self.tau_pred } else { self.tau_cal },
+            evidence_weight: match &self.prototypes {
+                Prototypes::Evidence(evidence) if self.scale > 0.0 => evidence.weight(),
+                _ => 0.0,
+            },
+            state_bytes: self.recent.bytes()
+                + self.labelled.bytes()
+                + self.prior.bytes()
+                + self.gate.bytes()
+                + match &self.prototypes {
+                    Prototypes::Evidence(evidence) => evidence.bytes(),
+                    Prototypes::Map(map) => map.bytes(),
+                    Prototypes::Frozen => 0,
+                },
+        }
+    }
+
+    fn per_class(&self) -> Vec<ClassDrift> {
+        let movements = self.movements();
+        let evidence: Vec<f64> = match &self.prototypes {
+            Prototypes::Evidence(evidence) => evidence.counts().collect(),
+            Prototypes::Map(map) => map.counts().to_vec(),
+            Prototypes::Frozen => Vec::new(),
+        };
+        let prior = self.prior.current(&self.work.prior);
+        let get = |v: &[f64], c: usize| v.get(c).copied().unwrap_or(0.0);
+        (0..self.head.n_classes())
+            .map(|c| ClassDrift {
+                movement: get(&movements, c),
+                prior: get(&prior, c),
+                evidence: get(&evidence, c),
+            })
+            .collect()
+    }
+}
+
+impl UlTta {
+    fn save_evidence(&self, compact: bool) -> State {
+        let mut state = State::default();
+        state.put("evidence.seen", &[self.seen, self.admitted]);
+        self.prior.save_evidence(&mut state);
+        match &self.prototypes {
+            Prototypes::Evidence(evidence) => evidence.save_evidence(&mut state, compact),
+            Prototypes::Map(map) => map.save_evidence(&mut state),
+            Prototypes::Frozen => {}
+        }
+        state
+    }
+
+    fn load_local(&mut self, state: &State) -> Result<()> {
+        let classes = self.head.n_classes();
+        self.gate.load(state)?;
+        self.prior.load_local(&mut self.work.prior, state)?;
+        match &mut self.prototypes {
+            Prototypes::Evidence(evidence) => evidence.load_local(state)?,
+            Prototypes::Map(map) => map.load_local(state)?,
+            Prototypes::Frozen => {}
+        }
+        self.recent.load("local.recent.", state, classes)?;
+        self.labelled.load("local.labelled.", state, classes)?;
+        let labels = state.get_n::<u32>("local.labelled.labels", self.labelled.len())?;
+        if labels.iter().any(|&l| l as usize >= classes) {
+            return Err(Error::state("local.labelled.labels: a class out of range"));
+        }
+        self.labels = labels.iter().copied().collect();
+        let &[scale, tau_pred, tau_cal, most, mean] = state.get::<f64>("local.numbers")? else {
+            return Err(Error::state("local.numbers: expected 5 values"));
+        };
+        if scale < 0.0 || tau_pred <= 0.0 || tau_cal <= 0.0 {
+            return Err(Error::state("local.numbers: a temperature is not positive"));
+        }
+        (self.scale, self.tau_pred, self.tau_cal, self.movement) = (scale, tau_pred, tau_cal, (most, mean));
+        self.updated_at = state.get::<f64>("local.updated_at")?.first().copied();
+        let &[since_update, recent_since] = state.get::<u64>("local.since")? else {
+            return Err(Error::state("local.since: expected 2 values"));
+        };
+        (self.since_update, self.recent_since) = (since_update, recent_since as usize);
+        Ok(())
     }
 }

@@ -1,0 +1,474 @@
+//! Prototypes as evidence in the image cone, kept apart from the text anchors.
+//!
+//! Images and texts live in separate cones, so averaging an image into a text anchor lifts that class by tens of
+//! logits. Instead the stream's own statistics speak: with g the image mean, Σ the shared covariance (scaled to
+//! mean variance 1, shrunk) and m_c the shrunk centred class mean,
+//!
+//! ```text
+//! m_c = (S_c − N_c g) / (N_c + k)      v_c(z) = ⟨z − g, Σ⁻¹ m_c⟩ − ½ ⟨m_c, Σ⁻¹ m_c⟩
+//! ```
+//!
+//! linear in z; a class without evidence has v = 0. What costs time follows a thinning schedule: second moments
+//! are added in chunks and, once there are many, from every few samples; Σ is factorised when it has changed;
+//! a class is folded again (Σ⁻¹ m_c) when its own evidence has changed.
+
+use faer::linalg::matmul::triangular::{BlockStructure, matmul};
+use faer::linalg::solvers::Llt;
+use faer::reborrow::ReborrowMut;
+use faer::{Accum, Mat, MatMut, MatRef, Par, Side};
+
+use super::config::PrototypesConfig;
+use super::prior::checked_counts;
+use crate::kernels::{accumulate, gather_dots_i16};
+use crate::{Error, Result, State};
+
+/// Rows whose second moments are added at once.
+const CHUNK: usize = 64;
+
+/// While fewer samples than this many per dimension have been seen, every one enters the second moments …
+const DENSE_PER_DIM: u64 = 4;
+
+/// … and from then on one in this many.
+const STRIDE: u64 = 4;
+
+/// Σ is factorised again when the evidence has grown by this share …
+const GROWTH: f64 = 1.25;
+
+/// … or, once old evidence is forgotten as fast as new comes in, this many times per half-life …
+const PER_HALF_LIFE: f64 = 4.0;
+
+/// … but not more often than this many samples, once there are more than twice as many.
+const MIN_SPACING: f64 = 512.0;
+
+/// Classes folded at once: bounds the memory of the right-hand sides.
+const FOLD_BLOCK: usize = 128;
+
+/// Sums are rescaled when the common scale falls below this.
+const MIN_SCALE: f64 = 1e-9;
+
+#[derive(Clone, Debug)]
+pub(super) struct Evidence {
+    config: PrototypesConfig,
+    classes: usize,
+    dim: usize,
+    decay: f64,
+    half_life: f64,
+    /// True sums are `scale` times the stored ones: forgetting is one multiplication.
+    scale: f64,
+    n: f64,
+    sum: Vec<f64>,
+    second_n: f64,
+    second_sum: Vec<f64>,
+    /// Lower triangle of Σ z zᵀ, column-major.
+    second: Vec<f64>,
+    class_n: Vec<f64>,
+    class_sum: Vec<f64>,
+    /// Rows waiting to enter the second moments.
+    pending: Vec<f32>,
+    samples: u64,
+    fold: Option<Fold>,
+}
+
+/// The evidence as the answers use it, frozen between updates.
+#[derive(Clone, Debug)]
+struct Fold {
+    /// Lower Cholesky factor of Σ, column-major.
+    factor: Vec<f32>,
+    /// Image mean when Σ was factorised: the origin of all class means.
+    mean: Vec<f32>,
+    /// Evidence (true n) and samples when Σ was factorised.
+    at_n: f64,
+    at_samples: u64,
+    /// Σ⁻¹ m_c as 16-bit rows with one scale each.
+    rows: Vec<i16>,
+    row_scale: Vec<f32>,
+    bias: Vec<f32>,
+    /// ‖Σ⁻¹ m_c‖.
+    norm: Vec<f32>,
+    /// Evidence that arrived for a class since it was folded.
+    fresh: Vec<f32>,
+}
+
+impl Evidence {
+    pub(super) fn new(config: &PrototypesConfig, classes: usize, dim: usize) -> Self {
+        let half_life = config.half_life.max(config.half_life_per_class * classes as f64);
+        Self {
+            decay: 0.5f64.powf(1.0 / half_life),
+            half_life,
+            config: config.clone(),
+            classes,
+            dim,
+            scale: 1.0,
+            n: 0.0,
+            sum: vec![0.0; dim],
+            second_n: 0.0,
+            second_sum: vec![0.0; dim],
+            second: vec![0.0; dim * dim],
+            class_n: vec![0.0; classes],
+            class_sum: vec![0.0; classes * dim],
+            pending: Vec::with_capacity(CHUNK * dim),
+            samples: 0,
+            fold: None,
+        }
+    }
+
+    /// Whether there is anything to say yet.
+    pub(super) fn speaks(&self) -> bool {
+        self.fold.is_some()
+    }
+
+    /// v_c(z) for some classes.
+    pub(super) fn scores(&self, z: &[f32], classes: &[u32], out: &mut Vec<f32>) {
+        out.clear();
+        out.resize(classes.len(), 0.0);
+        if let Some(fold) = &self.fold {
+            gather_dots_i16(&fold.rows, self.dim, classes, z, out);
+            for (v, &c) in out.iter_mut().zip(classes) {
+                *v = *v * fold.row_scale[c as usize] + fold.bias[c as usize];
+            }
+        }
+    }
+
+    /// How much the evidence may say: n̄ / (n̄ + trust), with n̄ its mean per class.
+    pub(super) fn weight(&self) -> f64 {
+        let mean = self.class_n.iter().sum::<f64>() * self.scale / self.classes as f64;
+        if mean > 0.0 { mean / (mean + self.config.trust) } else { 0.0 }
+    }
+
+    /// Takes in a sample, admitted or not: it moves mean and covariance.
+    pub(super) fn observe(&mut self, z: &[f32]) {
+        self.scale *= self.decay;
+        let unit = 1.0 / self.scale;
+        self.n += unit;
+        accumulate(&mut self.sum, unit, z);
+        if self.samples < DENSE_PER_DIM * self.dim as u64 || self.samples.is_multiple_of(STRIDE) {
+            self.pending.extend_from_slice(z);
+            if self.pending.len() >= CHUNK * self.dim {
+                self.add_pending();
+            }
+        }
+        self.samples += 1;
+        if self.scale < MIN_SCALE {
+            self.rescale();
+        }
+    }
+
+    /// Lets an admitted sample teach a class.
+    pub(super) fn teach(&mut self, class: usize, responsibility: f64, z: &[f32]) {
+        let weight = responsibility / self.scale;
+        self.class_n[class] += weight;
+        accumulate(&mut self.class_sum[class * self.dim..][..self.dim], weight, z);
+        if let Some(fold) = &mut self.fold {
+            fold.fresh[class] += responsibility as f32;
+        }
+    }
+
+    fn rescale(&mut self) {
+        let scale = self.scale;
+        let sums =
+            [&mut self.sum, &mut self.second_sum, &mut self.second, &mut self.class_n, &mut self.class_sum];
+        sums.into_iter().flatten().for_each(|v| *v *= scale);
+        self.n *= scale;
+        self.second_n *= scale;
+        self.scale = 1.0;
+    }
+
+    /// Adds the waiting rows to the second moments: products in f32, sums in f64.
+    fn add_pending(&mut self) {
+        let rows = self.pending.len() / self.dim;
+        if rows == 0 {
+            return;
+        }
+        let unit = 1.0 / self.scale;
+        let mut product = Mat::<f32>::zeros(self.dim, self.dim);
+        let z = MatRef::from_column_major_slice(&self.pending, self.dim, rows);
+        matmul(
+            product.as_mut(),
+            BlockStructure::TriangularLower,
+            Accum::Replace,
+            z,
+            BlockStructure::Rectangular,
+            z.transpose(),
+            BlockStructure::Rectangular,
+            1.0,
+            Par::Seq,
+        );
+        for column in 0..self.dim {
+            let from = &product.col_as_slice(column)[column..];
+            let into = &mut self.second[column * self.dim + column..(column + 1) * self.dim];
+            accumulate(into, unit, from);
+        }
+        for z in self.pending.chunks(self.dim) {
+            accumulate(&mut self.second_sum, unit, z);
+        }
+        self.second_n += rows as f64 * unit;
+        self.pending.clear();
+    }
+
+    /// At an update: factorises Σ if it has changed, folds the classes that have.
+    pub(super) fn update(&mut self) {
+        let true_n = self.n * self.scale;
+        let due = match &self.fold {
+            None => true,
+            Some(fold) => {
+                let since = (self.samples - fold.at_samples) as f64;
+                let settled = (self.half_life / PER_HALF_LIFE).max(MIN_SPACING);
+                let spaced = self.samples as f64 <= 2.0 * MIN_SPACING || since >= MIN_SPACING;
+                spaced && (true_n >= GROWTH * fold.at_n || since >= settled)
+            }
+        };
+        if due {
+            self.add_pending();
+            if let Some((factor, mean)) = self.factorise() {
+                let (at_n, at_samples) = (true_n, self.samples);
+                let mut fold = self.fold.take().unwrap_or_else(|| Fold {
+                    factor: Vec::new(),
+                    mean: Vec::new(),
+                    at_n: 0.0,
+                    at_samples: 0,
+                    rows: vec![0; self.classes * self.dim],
+                    row_scale: vec![0.0; self.classes],
+                    bias: vec![0.0; self.classes],
+                    norm: vec![0.0; self.classes],
+                    fresh: vec![0.0; self.classes],
+                });
+                (fold.factor, fold.mean, fold.at_n, fold.at_samples) = (factor, mean, at_n, at_samples);
+                let all: Vec<usize> = (0..self.classes).filter(|&c| self.class_n[c] > 0.0).collect();
+                self.fold_classes(&mut fold, &all);
+                self.fold = Some(fold);
+                return;
+            }
+        }
+        if let Some(mut fold) = self.fold.take() {
+            let limit = self.config.refresh;
+            let changed: Vec<usize> = (0..self.classes)
+                .filter(|&c| {
+                    let fresh = fold.fresh[c] as f64;
+                    fresh > 0.0 && fresh >= limit * (self.class_n[c] * self.scale + self.config.shrink)
+                })
+                .collect();
+            self.fold_classes(&mut fold, &changed);
+            self.fold = Some(fold);
+        }
+    }
+
+    /// Cholesky factor of the shrunk, scaled covariance, with the mean. `None` if there is nothing to factorise.
+    fn factorise(&self) -> Option<(Vec<f32>, Vec<f32>)> {
+        let (dim, n) = (self.dim, self.second_n);
+        if n <= 0.0 || self.n <= 0.0 {
+            return None;
+        }
+        let mean: Vec<f64> = self.second_sum.iter().map(|s| s / n).collect();
+        let variance: f64 =
+            (0..dim).map(|i| self.second[i * dim + i] / n - mean[i] * mean[i]).sum::<f64>() / dim as f64;
+        if variance.is_nan() || variance <= 1e-12 {
+            return None;
+        }
+        let true_n = self.n * self.scale;
+        let shrink = self.config.covariance_shrink.max(dim as f64 / (dim as f64 + true_n));
+        let sigma = Mat::<f32>::from_fn(dim, dim, |row, column| {
+            if row < column {
+                return 0.0;
+            }
+            let cov = self.second[column * dim + row] / n - mean[row] * mean[column];
+            let scaled = (1.0 - shrink) * cov / variance;
+            (if row == column { scaled + shrink } else { scaled }) as f32
+        });
+        let factor = Llt::new(sigma.as_ref(), Side::Lower).ok()?;
+        let mut lower = vec![0.0f32; dim * dim];
+        for column in 0..dim {
+            lower[column * dim + column..(column + 1) * dim]
+                .copy_from_slice(&factor.L().col(column).try_as_col_major()?.as_slice()[column..]);
+        }
+        Some((lower, self.sum.iter().map(|s| (s / self.n) as f32).collect()))
+    }
+
+    /// Σ⁻¹ m_c and the bias of these classes.
+    fn fold_classes(&self, fold: &mut Fold, classes: &[usize]) {
+        let dim = self.dim;
+        let factor = MatRef::from_column_major_slice(&fold.factor, dim, dim);
+        let mut means = Vec::with_capacity(FOLD_BLOCK.min(classes.len()) * dim);
+        for block in classes.chunks(FOLD_BLOCK) {
+            means.clear();
+            for &c in block {
+                let n = self.class_n[c] * self.scale;
+                let weight = self.scale / (n + self.config.shrink);
+                let pull = self.class_n[c];
+                let sum = &self.class_sum[c * dim..][..dim];
+                means.extend(
+                    sum.iter().zip(&fold.mean).map(|(s, &g)| ((s - pull * g as f64) * weight) as f32),
+                );
+            }
+            let mut solved = means.clone();
+            solve(factor, MatMut::from_column_major_slice_mut(&mut solved, dim, block.len()));
+            for (i, &c) in block.iter().enumerate() {
+                let (mean, row) = (&means[i * dim..][..dim], &solved[i * dim..][..dim]);
+                let largest = row.iter().fold(0.0f32, |m, v| m.max(v.abs()));
+                let scale = largest / i16::MAX as f32;
+                let stored = &mut fold.rows[c * dim..][..dim];
+                let (mut at_mean, mut at_own, mut square) = (0.0f64, 0.0f64, 0.0f64);
+                for k in 0..dim {
+                    stored[k] = if scale > 0.0 { (row[k] / scale).round() as i16 } else { 0 };
+                    // The bias uses the rounded row, so that rounding cancels at the mean.
+                    let value = stored[k] as f64 * scale as f64;
+                    at_mean += value * fold.mean[k] as f64;
+                    at_own += value * mean[k] as f64;
+                    square += value * value;
+                }
+                fold.row_scale[c] = scale;
+                fold.bias[c] = (-at_mean - 0.5 * at_own) as f32;
+                fold.norm[c] = square.sqrt() as f32;
+                fold.fresh[c] = 0.0;
+            }
+        }
+    }
+
+    /// ‖Σ⁻¹ m_c‖ per class.
+    pub(super) fn norms(&self) -> &[f32] {
+        self.fold.as_ref().map_or(&[], |f| &f.norm)
+    }
+
+    /// Evidence per class, in samples.
+    pub(super) fn counts(&self) -> impl Iterator<Item = f64> + '_ {
+        self.class_n.iter().map(|n| n * self.scale)
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        let (c, d) = (self.classes, self.dim);
+        // evidence, the waiting rows, and the fold once there is one
+        8 * (c * d + c + d * d + 2 * d) + 4 * CHUNK * d + 2 * c * d + 16 * c + 4 * (d * d + d)
+    }
+
+    /// The evidence. `compact` rounds the class sums to 16 bits, one scale per class.
+    pub(super) fn save_evidence(&self, state: &mut State, compact: bool) {
+        // Waiting rows belong to the evidence; how it is chunked is local.
+        let mut settled = self.moments_only();
+        settled.add_pending();
+        state.put("evidence.scale", &[self.scale]);
+        state.put("evidence.samples", &[self.samples]);
+        state.put("evidence.decayed.n", &[self.n, settled.second_n]);
+        state.put("evidence.decayed.sum", &self.sum);
+        state.put("evidence.decayed.second_sum", &settled.second_sum);
+        state.put("evidence.decayed.second", &settled.second);
+        state.put("evidence.decayed.class_n", &self.class_n);
+        if !compact {
+            state.put("evidence.decayed.class_sum", &self.class_sum);
+            return;
+        }
+        let mut rounded = Vec::with_capacity(self.class_sum.len());
+        let mut scales = Vec::with_capacity(self.classes);
+        for row in self.class_sum.chunks(self.dim) {
+            let largest = row.iter().fold(0.0f64, |m, v| m.max(v.abs()));
+            let scale = largest / i16::MAX as f64;
+            rounded.extend(row.iter().map(|v| if scale > 0.0 { (v / scale).round() as i16 } else { 0 }));
+            scales.push(scale);
+        }
+        state.put("evidence.rounded", &rounded);
+        state.put("evidence.rounded_scale", &scales);
+    }
+
+    fn moments_only(&self) -> Self {
+        Self {
+            config: self.config.clone(),
+            sum: Vec::new(),
+            second_sum: self.second_sum.clone(),
+            second: self.second.clone(),
+            pending: self.pending.clone(),
+            class_n: Vec::new(),
+            class_sum: Vec::new(),
+            fold: None,
+            ..*self
+        }
+    }
+
+    pub(super) fn load_evidence(&mut self, state: &State) -> Result<()> {
+        let (c, d) = (self.classes, self.dim);
+        self.scale = state.scalar("evidence.scale")?;
+        if self.scale <= 0.0 || self.scale > 1.0 {
+            return Err(Error::state("evidence.scale is not in (0, 1]"));
+        }
+        self.samples = state.scalar("evidence.samples")?;
+        [self.n, self.second_n] =
+            checked_counts("evidence.decayed.n", state, 2)?[..].try_into().expect("two values");
+        self.sum = state.get_n::<f64>("evidence.decayed.sum", d)?.to_vec();
+        self.second_sum = state.get_n::<f64>("evidence.decayed.second_sum", d)?.to_vec();
+        self.second = state.get_n::<f64>("evidence.decayed.second", d * d)?.to_vec();
+        self.class_n = checked_counts("evidence.decayed.class_n", state, c)?;
+        self.class_sum = if state.has("evidence.rounded") {
+            let rounded = state.get_n::<i16>("evidence.rounded", c * d)?;
+            let scales = state.get_n::<f64>("evidence.rounded_scale", c)?;
+            rounded.iter().enumerate().map(|(i, &q)| q as f64 * scales[i / d]).collect()
+        } else {
+            state.get_n::<f64>("evidence.decayed.class_sum", c * d)?.to_vec()
+        };
+        self.pending.clear();
+        self.fold = None;
+        Ok(())
+    }
+
+    /// Recomputes what follows from the evidence: after a merge, or a return to a healthy state.
+    pub(super) fn recompute(&mut self) {
+        if self.n > 0.0 {
+            self.update();
+        }
+    }
+
+    pub(super) fn save_local(&self, state: &mut State) {
+        state.put("local.evidence.second_n", &[self.second_n]);
+        state.put("local.evidence.second_sum", &self.second_sum);
+        state.put("local.evidence.pending", &self.pending);
+        if !self.pending.is_empty() {
+            state.put("local.evidence.second", &self.second);
+        }
+        if let Some(fold) = &self.fold {
+            state.put("local.fold.factor", &fold.factor);
+            state.put("local.fold.mean", &fold.mean);
+            state.put("local.fold.at", &[fold.at_n]);
+            state.put("local.fold.at_samples", &[fold.at_samples]);
+            state.put("local.fold.rows", &fold.rows);
+            state.put("local.fold.row_scale", &fold.row_scale);
+            state.put("local.fold.bias", &fold.bias);
+            state.put("local.fold.norm", &fold.norm);
+            state.put("local.fold.fresh", &fold.fresh);
+        }
+    }
+
+    pub(super) fn load_local(&mut self, state: &State) -> Result<()> {
+        let (c, d) = (self.classes, self.dim);
+        self.second_n = state.scalar("local.evidence.second_n")?;
+        self.second_sum = state.get_n::<f64>("local.evidence.second_sum", d)?.to_vec();
+        let pending = state.get::<f32>("local.evidence.pending")?;
+        if !pending.len().is_multiple_of(d) || pending.len() >= CHUNK * d {
+            return Err(Error::state("local.evidence.pending: not whole rows, or too many"));
+        }
+        self.pending.extend_from_slice(pending);
+        if !pending.is_empty() {
+            self.second = state.get_n::<f64>("local.evidence.second", d * d)?.to_vec();
+        }
+        if state.has("local.fold.factor") {
+            let at_samples = state.scalar("local.fold.at_samples")?;
+            if at_samples > self.samples {
+                return Err(Error::state("local.fold.at_samples lies ahead of the samples seen"));
+            }
+            self.fold = Some(Fold {
+                factor: state.get_n::<f32>("local.fold.factor", d * d)?.to_vec(),
+                mean: state.get_n::<f32>("local.fold.mean", d)?.to_vec(),
+                at_n: state.scalar("local.fold.at")?,
+                at_samples,
+                rows: state.get_n::<i16>("local.fold.rows", c * d)?.to_vec(),
+                row_scale: state.get_n::<f32>("local.fold.row_scale", c)?.to_vec(),
+                bias: state.get_n::<f32>("local.fold.bias", c)?.to_vec(),
+                norm: state.get_n::<f32>("local.fold.norm", c)?.to_vec(),
+                fresh: state.get_n::<f32>("local.fold.fresh", c)?.to_vec(),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Σ x = b for all columns of b, with the lower factor of Σ.
+fn solve(factor: MatRef<'_, f32>, mut columns: MatMut<'_, f32>) {
+    use faer::linalg::triangular_solve as tri;
+    tri::solve_lower_triangular_in_place(factor, columns.rb_mut(), Par::Seq);
+    tri::solve_upper_triangular_in_place(factor.transpose(), columns, Par::Seq);
+}

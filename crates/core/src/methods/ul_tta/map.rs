@@ -1,0 +1,130 @@
+//! Prototypes as published: the MAP mean of anchor and images, interpolated and clipped around the anchor.
+//!
+//! ```text
+//! t̃_c = normalise((α μ_c + S_c) / (α + N_c + ε))
+//! t_c ← normalise(clip((1 − η) t_c + η t̃_c))        ‖t_c − μ_c‖ ≤ ρ
+//! ```
+//!
+//! The text leaves open whether t̃ is normalised before it is interpolated; here it is, then interpolated,
+//! clipped, and normalised again.
+
+use std::sync::Arc;
+
+use super::config::PrototypesConfig;
+use super::prior::checked_counts;
+use crate::kernels::{accumulate, products};
+use crate::{Head, Result, State};
+
+#[derive(Clone, Debug)]
+pub(super) struct Map {
+    config: PrototypesConfig,
+    head: Arc<Head>,
+    prototypes: Vec<f32>,
+    class_n: Vec<f64>,
+    class_sum: Vec<f64>,
+}
+
+impl Map {
+    pub(super) fn new(config: &PrototypesConfig, head: &Arc<Head>) -> Self {
+        Self {
+            config: config.clone(),
+            prototypes: head.prototypes().to_vec(),
+            class_n: vec![0.0; head.n_classes()],
+            class_sum: vec![0.0; head.n_classes() * head.dim()],
+            head: head.clone(),
+        }
+    }
+
+    /// s⟨z, t_c⟩ for some rows.
+    pub(super) fn scores(&self, rows: &[f32], out: &mut Vec<f32>) {
+        out.clear();
+        out.resize(rows.len() / self.head.dim() * self.head.n_classes(), 0.0);
+        products(rows, &self.prototypes, self.head.dim(), self.head.logit_scale(), out);
+    }
+
+    pub(super) fn teach(&mut self, class: usize, responsibility: f64, z: &[f32]) {
+        let dim = self.head.dim();
+        self.class_n[class] += responsibility;
+        accumulate(&mut self.class_sum[class * dim..][..dim], responsibility, z);
+    }
+
+    pub(super) fn update(&mut self, alpha_factor: f64, eta_factor: f64) {
+        let (dim, alpha, eta) =
+            (self.head.dim(), self.config.alpha * alpha_factor, self.config.eta * eta_factor);
+        let mut moved = vec![0.0f64; dim];
+        for (c, t) in self.prototypes.chunks_mut(dim).enumerate() {
+            let anchor = self.head.prototype(c);
+            let sum = &self.class_sum[c * dim..][..dim];
+            let total = alpha + self.class_n[c] + self.config.epsilon;
+            for i in 0..dim {
+                moved[i] = (alpha * anchor[i] as f64 + sum[i]) / total;
+            }
+            if !normalise(&mut moved) {
+                continue;
+            }
+            for i in 0..dim {
+                moved[i] = (1.0 - eta) * t[i] as f64 + eta * moved[i];
+            }
+            let distance = moved.iter().zip(anchor).map(|(m, &a)| (m - a as f64).powi(2)).sum::<f64>().sqrt();
+            if distance > self.config.rho {
+                let share = self.config.rho / distance;
+                for i in 0..dim {
+                    moved[i] = anchor[i] as f64 + share * (moved[i] - anchor[i] as f64);
+                }
+            }
+            if normalise(&mut moved) {
+                for i in 0..dim {
+                    t[i] = moved[i] as f32;
+                }
+            }
+        }
+    }
+
+    /// ‖t_c − μ_c‖ per class.
+    pub(super) fn movements(&self) -> Vec<f64> {
+        let dim = self.head.dim();
+        self.prototypes
+            .chunks(dim)
+            .zip(self.head.prototypes().chunks(dim))
+            .map(|(t, a)| t.iter().zip(a).map(|(&t, &a)| (t as f64 - a as f64).powi(2)).sum::<f64>().sqrt())
+            .collect()
+    }
+
+    pub(super) fn counts(&self) -> &[f64] {
+        &self.class_n
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.prototypes.len() * 12 + self.class_n.len() * 8
+    }
+
+    pub(super) fn save_evidence(&self, state: &mut State) {
+        state.put("evidence.class_n", &self.class_n);
+        state.put("evidence.class_sum", &self.class_sum);
+    }
+
+    pub(super) fn load_evidence(&mut self, state: &State) -> Result<()> {
+        self.class_n = checked_counts("evidence.class_n", state, self.class_n.len())?;
+        self.class_sum = state.get_n::<f64>("evidence.class_sum", self.class_sum.len())?.to_vec();
+        self.prototypes.copy_from_slice(self.head.prototypes());
+        Ok(())
+    }
+
+    pub(super) fn save_local(&self, state: &mut State) {
+        state.put("local.prototypes", &self.prototypes);
+    }
+
+    pub(super) fn load_local(&mut self, state: &State) -> Result<()> {
+        self.prototypes = state.get_n::<f32>("local.prototypes", self.prototypes.len())?.to_vec();
+        Ok(())
+    }
+}
+
+fn normalise(v: &mut [f64]) -> bool {
+    let norm = v.iter().map(|x| x * x).sum::<f64>().sqrt();
+    if norm < 1e-12 || !norm.is_finite() {
+        return false;
+    }
+    v.iter_mut().for_each(|x| *x /= norm);
+    true
+}

@@ -1,0 +1,477 @@
+//! The class prior π: how much more often than its start each class occurs here.
+//!
+//! **Experts** (default). Experts with half-lives 8, 32, … ∞ keep decayed soft counts of the adapted posterior
+//! over all samples, one more expert stays at the start π⁰. An expert's prior is its smoothed counts with a dead
+//! zone around π⁰: zero-shot models predict some classes two or three times too often even on balanced streams,
+//! and that is bias, not label shift. An expert's weight is how well it foretold the frozen posterior.
+//!
+//! **Dirichlet** (paper). Posterior mean over the responsibilities of admitted samples, capped by KL(π‖π⁰) ≤ κ.
+//!
+//! Everything is kept as a ratio to π⁰. Counts decay by one scale factor per expert; mass too small to list is
+//! spread evenly.
+
+use super::config::{PriorConfig, PriorRule};
+use crate::kernels::{LANES, ln, sum_lanes, vectorised};
+use crate::{Error, Result, State};
+
+/// Posterior shares below this are spread evenly instead of counted one by one.
+const SMALL: f32 = 1e-3;
+
+/// Counts are rescaled when an expert's scale falls below this.
+const MIN_SCALE: f64 = 1e-12;
+
+#[derive(Clone, Debug)]
+pub(super) struct Prior {
+    config: PriorConfig,
+    classes: usize,
+    /// π⁰.
+    start: Vec<f64>,
+    /// C π⁰_c, what all ratios multiply.
+    base: Vec<f32>,
+    experts: Vec<Expert>,
+    /// Log-weights: the expert that stays at the start first, then one per half-life.
+    weights: Vec<f64>,
+    /// Dirichlet: Σ r over admitted samples, and log(C π_c) as of the last update.
+    counts: Vec<f64>,
+    log_ratio: Vec<f32>,
+    /// KL(π‖π⁰) as of the last update.
+    kl: f64,
+}
+
+/// Decayed soft counts, as ratios to π⁰: the true value is `scale · (counts[c] + spread)`.
+#[derive(Clone, Debug)]
+struct Expert {
+    decay: f64,
+    gamma: f64,
+    scale: f64,
+    /// Σ of the true counts.
+    total: f64,
+    spread: f64,
+    counts: Vec<f64>,
+}
+
+/// What the prior needs per sample, kept between calls to save allocations.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PriorWork {
+    /// Expert by expert, class by class: the ratio behind its dead zone.
+    ratios: Vec<f32>,
+    /// How much better than uniform each expert foretold the sample.
+    foretold: Vec<f64>,
+    /// C π_c of the mixture.
+    pub mix: Vec<f32>,
+}
+
+impl Prior {
+    pub(super) fn new(config: &PriorConfig, classes: usize) -> Self {
+        let start =
+            if config.start.is_empty() { vec![1.0 / classes as f64; classes] } else { config.start.clone() };
+        let experts = match config.rule {
+            PriorRule::Experts => config
+                .half_lives
+                .iter()
+                .map(|&h| Expert {
+                    decay: 0.5f64.powf(1.0 / h),
+                    gamma: (config.gamma * classes as f64).min(h / 4.0),
+                    scale: 1.0,
+                    total: 0.0,
+                    spread: 0.0,
+                    counts: vec![0.0; classes],
+                })
+                .collect(),
+            _ => Vec::new(),
+        };
+        let base: Vec<f32> = start.iter().map(|p| (p * classes as f64) as f32).collect();
+        Self {
+            weights: vec![0.0; experts.len() + 1],
+            counts: if config.rule == PriorRule::Dirichlet { vec![0.0; classes] } else { Vec::new() },
+            log_ratio: base.iter().map(|&b| b.ln()).collect(),
+            base,
+            experts,
+            start,
+            classes,
+            kl: 0.0,
+            config: config.clone(),
+        }
+    }
+
+    pub(super) fn kl(&self) -> f64 {
+        self.kl
+    }
+
+    /// Writes log(C π_c) for the coming sample. `text` is exp(frozen logit − best) and `text_sum` its sum.
+    pub(super) fn log_ratios(&self, text: &[f32], text_sum: f32, work: &mut PriorWork, out: &mut [f32]) {
+        if self.experts.is_empty() {
+            out.copy_from_slice(&self.log_ratio);
+            return;
+        }
+        let c = self.classes;
+        work.ratios.resize(self.experts.len() * c, 0.0);
+        work.mix.resize(c, 0.0);
+        work.foretold.clear();
+        // The expert at the start has ratio 1 everywhere.
+        let norm = 1.0 / text_sum as f64;
+        work.foretold.push(
+            vectorised(
+                #[inline(always)]
+                || dot(&self.base, text),
+            ) as f64
+                * norm,
+        );
+        let mut scales = Vec::with_capacity(self.experts.len());
+        for (expert, ratios) in self.experts.iter().zip(work.ratios.chunks_mut(c)) {
+            let all = expert.gamma + expert.total;
+            let offset = ((expert.gamma + expert.scale * expert.spread) / all) as f32;
+            let slope = expert.scale / all;
+            let (mass, hit) = vectorised(
+                #[inline(always)]
+                || {
+                    dead_zone_pass(
+                        &expert.counts,
+                        slope,
+                        offset,
+                        self.config.dead_zone as f32,
+                        &self.base,
+                        text,
+                        ratios,
+                    )
+                },
+            );
+            let mean = mass as f64 / c as f64;
+            work.foretold.push(hit as f64 * norm / mean);
+            scales.push(mean);
+        }
+        let weights = self.mixture();
+        let own = weights[0] as f32;
+        vectorised(
+            #[inline(always)]
+            || {
+                work.mix.fill(own);
+                for ((ratios, mean), weight) in work.ratios.chunks(c).zip(&scales).zip(&weights[1..]) {
+                    let factor = (weight / mean) as f32;
+                    for (m, &r) in work.mix.iter_mut().zip(ratios) {
+                        *m += factor * r;
+                    }
+                }
+                for (m, &b) in work.mix.iter_mut().zip(&self.base) {
+                    *m *= b;
+                }
+            },
+        );
+        if self.config.kappa.is_finite() {
+            let mut pi: Vec<f64> = work.mix.iter().map(|&m| m as f64 / c as f64).collect();
+            cap_kl(&mut pi, &self.start, self.config.kappa);
+            for (m, p) in work.mix.iter_mut().zip(pi) {
+                *m = (p * c as f64) as f32;
+            }
+        }
+        vectorised(
+            #[inline(always)]
+            || {
+                for (o, &m) in out.iter_mut().zip(&work.mix) {
+                    *o = ln(m);
+                }
+            },
+        );
+    }
+
+    /// softmax(w + b) over the experts.
+    fn mixture(&self) -> Vec<f64> {
+        let logits: Vec<f64> = self
+            .weights
+            .iter()
+            .enumerate()
+            .map(|(k, w)| w + if k == 0 { self.config.uniform_bias } else { 0.0 })
+            .collect();
+        let best = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let mut e: Vec<f64> = logits.iter().map(|l| (l - best).exp()).collect();
+        let sum: f64 = e.iter().sum();
+        e.iter_mut().for_each(|v| *v /= sum);
+        e
+    }
+
+    /// Learns from a sample that any row may teach: weighs the experts, then counts the adapted posterior of
+    /// the candidates. `work` must come from `log_ratios` for the same sample.
+    pub(super) fn learn(&mut self, work: &PriorWork, classes: &[u32], posterior: &[f32]) {
+        if self.experts.is_empty() {
+            return;
+        }
+        for (w, &f) in self.weights.iter_mut().zip(&work.foretold) {
+            *w = self.config.weight_decay * *w + (f + 1e-6).ln();
+        }
+        let mut listed = 0.0f64;
+        for &p in posterior {
+            if p > SMALL {
+                listed += p as f64;
+            }
+        }
+        let spread = (1.0 - listed).max(0.0);
+        for expert in &mut self.experts {
+            expert.scale *= expert.decay;
+            expert.total = expert.total * expert.decay + 1.0;
+            let unit = 1.0 / expert.scale;
+            for (&class, &p) in classes.iter().zip(posterior) {
+                if p > SMALL {
+                    expert.counts[class as usize] += p as f64 * unit / self.start[class as usize];
+                }
+            }
+            expert.spread += spread * unit;
+            if expert.scale < MIN_SCALE {
+                for count in &mut expert.counts {
+                    *count *= expert.scale;
+                }
+                expert.spread *= expert.scale;
+                expert.scale = 1.0;
+            }
+        }
+    }
+
+    /// Dirichlet: counts the responsibility of an admitted sample for a class.
+    pub(super) fn count(&mut self, class: usize, responsibility: f64) {
+        if let Some(count) = self.counts.get_mut(class) {
+            *count += responsibility;
+        }
+    }
+
+    /// At an update: the Dirichlet posterior mean under its cap, and the KL for the operator.
+    pub(super) fn update(&mut self, gamma_factor: f64, kappa_factor: f64, work: &PriorWork) {
+        match self.config.rule {
+            PriorRule::Frozen => {}
+            PriorRule::Experts => {
+                let c = self.classes as f64;
+                self.kl = work
+                    .mix
+                    .iter()
+                    .zip(&self.base)
+                    .map(|(&m, &b)| (m as f64 / c) * (m as f64 / b as f64).max(1e-30).ln())
+                    .sum::<f64>()
+                    .max(0.0);
+            }
+            PriorRule::Dirichlet => {
+                let gamma = self.config.gamma * self.classes as f64 * gamma_factor;
+                let total: f64 = gamma + self.counts.iter().sum::<f64>();
+                let mut pi: Vec<f64> =
+                    self.counts.iter().zip(&self.start).map(|(n, p)| (gamma * p + n) / total).collect();
+                cap_kl(&mut pi, &self.start, self.config.kappa * kappa_factor);
+                self.kl = kl(&pi, &self.start);
+                for (l, p) in self.log_ratio.iter_mut().zip(&pi) {
+                    *l = (p * self.classes as f64).ln() as f32;
+                }
+            }
+        }
+    }
+
+    /// π now, for reports.
+    pub(super) fn current(&self, work: &PriorWork) -> Vec<f64> {
+        let c = self.classes as f64;
+        match self.config.rule {
+            PriorRule::Experts if !work.mix.is_empty() => work.mix.iter().map(|&m| m as f64 / c).collect(),
+            PriorRule::Dirichlet => self.log_ratio.iter().map(|&l| (l as f64).exp() / c).collect(),
+            _ => self.start.clone(),
+        }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.experts.len() * self.classes * 12 + self.classes * 24
+    }
+
+    pub(super) fn save_evidence(&self, state: &mut State) {
+        if !self.counts.is_empty() {
+            state.put("evidence.prior", &self.counts);
+        }
+    }
+
+    pub(super) fn load_evidence(&mut self, state: &State) -> Result<()> {
+        if !self.counts.is_empty() {
+            self.counts = checked_counts("evidence.prior", state, self.classes)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn save_local(&self, work: &PriorWork, state: &mut State) {
+        state.put("local.prior.kl", &[self.kl]);
+        state.put("local.prior.weights", &self.weights);
+        if self.config.rule == PriorRule::Dirichlet {
+            state.put("local.prior.log_ratio", &self.log_ratio);
+        }
+        if !self.experts.is_empty() {
+            let counts: Vec<f64> = self.experts.iter().flat_map(|e| e.counts.iter().copied()).collect();
+            state.put("local.prior.counts", &counts);
+            let ones: Vec<f64> = self.experts.iter().flat_map(|e| [e.scale, e.total, e.spread]).collect();
+            state.put("local.prior.ones", &ones);
+            state.put("local.prior.mix", &work.mix);
+        }
+    }
+
+    pub(super) fn load_local(&mut self, work: &mut PriorWork, state: &State) -> Result<()> {
+        self.kl = state.scalar("local.prior.kl")?;
+        self.weights = state.get_n::<f64>("local.prior.weights", self.weights.len())?.to_vec();
+        if self.config.rule == PriorRule::Dirichlet {
+            self.log_ratio = state.get_n::<f32>("local.prior.log_ratio", self.classes)?.to_vec();
+        }
+        if !self.experts.is_empty() {
+            let counts = checked_counts("local.prior.counts", state, self.experts.len() * self.classes)?;
+            let ones = checked_counts("local.prior.ones", state, self.experts.len() * 3)?;
+            for (k, expert) in self.experts.iter_mut().enumerate() {
+                expert.counts.copy_from_slice(&counts[k * self.classes..][..self.classes]);
+                [expert.scale, expert.total, expert.spread] = ones.as_chunks().0[k];
+                if expert.scale <= 0.0 {
+                    return Err(Error::state("local.prior.ones: a scale is not positive"));
+                }
+            }
+            work.mix = state.get::<f32>("local.prior.mix")?.to_vec();
+            if !work.mix.is_empty() && work.mix.len() != self.classes {
+                return Err(Error::state("local.prior.mix has the wrong length"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Values that count something: none may be negative.
+pub(super) fn checked_counts(name: &str, state: &State, len: usize) -> Result<Vec<f64>> {
+    let values = state.get_n::<f64>(name, len)?;
+    if values.iter().any(|&v| v < 0.0) {
+        return Err(Error::state(format!("{name} holds a negative count")));
+    }
+    Ok(values.to_vec())
+}
+
+#[inline(always)]
+fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let mut lanes = [0.0f32; LANES];
+    let (xs, x_tail) = a.as_chunks::<LANES>();
+    let (ys, y_tail) = b.as_chunks::<LANES>();
+    for (x, y) in xs.iter().zip(ys) {
+        for i in 0..LANES {
+            lanes[i] += x[i] * y[i];
+        }
+    }
+    for (i, (&x, &y)) in x_tail.iter().zip(y_tail).enumerate() {
+        lanes[i] += x * y;
+    }
+    sum_lanes(lanes)
+}
+
+/// One expert's ratios behind the dead zone, their weighted sum, and their sum against the frozen posterior.
+///
+/// In logarithms the dead zone shrinks towards 0 by δ; as a ratio it is x/e^δ above e^δ, x·e^δ below e^−δ,
+/// and 1 between.
+#[inline(always)]
+fn dead_zone_pass(
+    counts: &[f64],
+    slope: f64,
+    offset: f32,
+    zone: f32,
+    base: &[f32],
+    text: &[f32],
+    ratios: &mut [f32],
+) -> (f32, f32) {
+    let (up, down) = (zone.exp(), (-zone).exp());
+    let one = |count: f64| {
+        let x = (slope * count) as f32 + offset;
+        let high = x * down;
+        let low = x * up;
+        let high = if high > 1.0 { high } else { 1.0 };
+        if low < 1.0 { low } else { high }
+    };
+    let (mut mass, mut hit) = ([0.0f32; LANES], [0.0f32; LANES]);
+    let n = counts.len() / LANES * LANES;
+    for start in (0..n).step_by(LANES) {
+        let count: &[f64; LANES] = counts[start..start + LANES].try_into().expect("a whole chunk");
+        let b: &[f32; LANES] = base[start..start + LANES].try_into().expect("a whole chunk");
+        let t: &[f32; LANES] = text[start..start + LANES].try_into().expect("a whole chunk");
+        let r: &mut [f32; LANES] = (&mut ratios[start..start + LANES]).try_into().expect("a whole chunk");
+        for i in 0..LANES {
+            r[i] = one(count[i]);
+            let weighted = r[i] * b[i];
+            mass[i] += weighted;
+            hit[i] += weighted * t[i];
+        }
+    }
+    for c in n..counts.len() {
+        ratios[c] = one(counts[c]);
+        let weighted = ratios[c] * base[c];
+        mass[c - n] += weighted;
+        hit[c - n] += weighted * text[c];
+    }
+    (sum_lanes(mass), sum_lanes(hit))
+}
+
+/// KL(p‖q) in nats.
+pub(super) fn kl(p: &[f64], q: &[f64]) -> f64 {
+    p.iter().zip(q).map(|(p, q)| if *p > 0.0 { p * (p / q).ln() } else { 0.0 }).sum::<f64>().max(0.0)
+}
+
+/// Mixes `pi` back towards `start` with the largest share λ of itself that keeps KL(π‖π⁰) ≤ κ.
+pub(super) fn cap_kl(pi: &mut [f64], start: &[f64], kappa: f64) {
+    if kl(pi, start) <= kappa {
+        return;
+    }
+    let mixed = |lambda: f64| -> Vec<f64> {
+        pi.iter().zip(start).map(|(p, s)| lambda * p + (1.0 - lambda) * s).collect()
+    };
+    let (mut low, mut high) = (0.0, 1.0);
+    for _ in 0..60 {
+        let middle = 0.5 * (low + high);
+        if kl(&mixed(middle), start) <= kappa {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    let capped = mixed(low);
+    pi.copy_from_slice(&capped);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cap_takes_the_largest_share() {
+        let start = [0.25; 4];
+        let mut pi = [0.7, 0.1, 0.1, 0.1];
+        cap_kl(&mut pi, &start, 0.07);
+        assert!((kl(&pi, &start) - 0.07).abs() < 1e-9);
+        let mut loose = [0.26, 0.25, 0.25, 0.24];
+        cap_kl(&mut loose, &start, 0.07);
+        assert_eq!(loose, [0.26, 0.25, 0.25, 0.24]);
+        let mut none = [0.7, 0.1, 0.1, 0.1];
+        cap_kl(&mut none, &start, 0.0);
+        assert!(none.iter().all(|p| (p - 0.25).abs() < 1e-6));
+    }
+
+    #[test]
+    fn a_missing_class_is_found_out_and_balance_stays_uniform() {
+        let run = |labels: &dyn Fn(usize) -> usize| {
+            let mut prior = Prior::new(&PriorConfig::default(), 4);
+            let (mut work, mut out) = (PriorWork::default(), [0.0; 4]);
+            for i in 0..400 {
+                let mut text = [0.05f32; 4];
+                text[labels(i)] = 1.0;
+                prior.log_ratios(&text, text.iter().sum(), &mut work, &mut out);
+                let sum: f32 = text.iter().zip(&work.mix).map(|(t, m)| t * m).sum();
+                let posterior: Vec<f32> = text.iter().zip(&work.mix).map(|(t, m)| t * m / sum).collect();
+                prior.learn(&work, &[0, 1, 2, 3], &posterior);
+            }
+            work.mix
+        };
+        let balanced = run(&|i| i % 4);
+        assert!(balanced.iter().all(|m| (m - 1.0).abs() < 0.05), "{balanced:?}");
+        let missing = run(&|i| i % 2);
+        assert!(missing[0] > 1.5 && missing[3] < 0.5, "{missing:?}");
+    }
+
+    #[test]
+    fn mixture_is_a_distribution_under_any_start() {
+        let config = PriorConfig { start: vec![0.5, 0.3, 0.2], ..Default::default() };
+        let mut prior = Prior::new(&config, 3);
+        let (mut work, mut out) = (PriorWork::default(), [0.0; 3]);
+        for _ in 0..50 {
+            prior.log_ratios(&[1.0, 0.1, 0.1], 1.2, &mut work, &mut out);
+            let sum: f32 = work.mix.iter().sum();
+            assert!((sum - 3.0).abs() < 1e-4, "{sum}");
+            prior.learn(&work, &[0, 1, 2], &[0.9, 0.05, 0.05]);
+        }
+    }
+}
