@@ -4,12 +4,14 @@ mod anchors;
 mod answers;
 mod completions;
 mod config;
+mod eval;
 mod failure;
 mod inspect;
 mod interrupt;
 mod methods;
 mod output;
 mod pipe;
+mod report;
 mod run;
 mod settings;
 mod summary;
@@ -37,6 +39,8 @@ Examples:
 #[derive(Subcommand)]
 enum Command {
     Run(Box<run::Args>),
+    Eval(Box<eval::Args>),
+    Report(report::Args),
     Inspect(inspect::Args),
     Methods(methods::Args),
     Config(config::Args),
@@ -46,6 +50,8 @@ enum Command {
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Run(args) => run::main(*args),
+        Command::Eval(args) => eval::main(*args),
+        Command::Report(args) => report::main(args),
         Command::Inspect(args) => inspect::main(args),
         Command::Methods(args) => methods::main(args),
         Command::Config(args) => config::main(args),
