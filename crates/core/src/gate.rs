@@ -57,7 +57,7 @@ impl Gate {
         }
     }
 
-    /// Whether a sample may teach; `keep` multiplies the share kept (1 for the configured one, less is stricter).
+    /// Whether a sample may teach; `strictness` multiplies the share kept (1 keeps the configured one).
     pub fn admits(&self, sample: &Summary, strictness: f64) -> bool {
         if !self.config.enabled {
             return true;
@@ -75,10 +75,13 @@ impl Gate {
 
     /// Takes a sample into the window, admitted or not.
     pub fn push(&mut self, sample: &Summary) {
-        if self.config.enabled {
-            self.entropy.push(sample.entropy);
-            self.margin.push(sample.margin);
-        }
+        self.entropy.push(sample.entropy);
+        self.margin.push(sample.margin);
+    }
+
+    /// The margins in the window, oldest first.
+    pub fn margins(&self) -> Vec<f32> {
+        self.margin.values()
     }
 
     pub(crate) fn save(&self, state: &mut State) {

@@ -43,6 +43,8 @@ pub struct UlTtaConfig {
 pub enum Responsibilities {
     /// The frozen model's: what was learnt cannot confirm itself.
     Text,
+    /// The frozen model's with the image evidence, without the prior.
+    Fused,
     /// The adapted one, as published.
     Adapted,
 }
@@ -72,6 +74,7 @@ pub struct PrototypesConfig {
     // evidence
     pub shrink: f64,
     pub trust: f64,
+    pub trust_max: f64,
     pub covariance_shrink: f64,
     pub half_life: f64,
     pub half_life_per_class: f64,
@@ -79,6 +82,7 @@ pub struct PrototypesConfig {
     pub candidate_range: f64,
     pub scale_window: usize,
     pub scale_min_rows: usize,
+    pub scale_start: f64,
     pub scale_max: f64,
     pub scale_smoothing: f64,
     pub refresh: f64,
@@ -141,6 +145,8 @@ pub struct TemperatureConfig {
     pub max: f64,
     pub cal: CalRule,
     pub cal_prior: bool,
+    pub cal_power: f64,
+    pub cal_margin: f64,
     pub single: bool,
     pub cal_window: usize,
     pub cal_min: f64,
@@ -192,7 +198,7 @@ impl Default for UlTtaConfig {
     fn default() -> Self {
         Self {
             preset: Preset::Default,
-            responsibilities: Responsibilities::Text,
+            responsibilities: Responsibilities::Fused,
             min_responsibility: 1e-3,
             gate: Default::default(),
             prototypes: Default::default(),
@@ -213,15 +219,17 @@ impl Default for PrototypesConfig {
             eta: 0.1,
             rho: 0.01,
             epsilon: 1e-8,
-            shrink: 4.0,
-            trust: 24.0,
+            shrink: 3.0,
+            trust: 120.0,
+            trust_max: 6.0,
             covariance_shrink: 0.3,
             half_life: 1000.0,
             half_life_per_class: 32.0,
             candidates: 64,
-            candidate_range: 12.0,
+            candidate_range: 8.0,
             scale_window: 768,
             scale_min_rows: 100,
+            scale_start: 300.0,
             scale_max: 2000.0,
             scale_smoothing: 0.3,
             refresh: 0.2,
@@ -234,12 +242,12 @@ impl Default for PriorConfig {
         Self {
             rule: PriorRule::Experts,
             start: Vec::new(),
-            gamma: 0.25,
+            gamma: 0.05,
             kappa: f64::INFINITY,
-            half_lives: vec![8.0, 32.0, 128.0, 512.0, f64::INFINITY],
+            half_lives: vec![4.0, 16.0, 64.0, 256.0, f64::INFINITY],
             dead_zone: 0.8,
             weight_decay: 0.98,
-            uniform_bias: 6.0,
+            uniform_bias: 7.0,
         }
     }
 }
@@ -253,6 +261,8 @@ impl Default for TemperatureConfig {
             max: 3.0,
             cal: CalRule::Match,
             cal_prior: true,
+            cal_power: 0.8,
+            cal_margin: 0.75,
             single: false,
             cal_window: 1024,
             cal_min: 0.2,
@@ -318,12 +328,14 @@ impl UlTtaConfig {
         range("prototypes.epsilon", p.epsilon, 0.0, 1.0)?;
         range("prototypes.shrink", p.shrink, 1e-9, inf)?;
         range("prototypes.trust", p.trust, 0.0, inf)?;
+        range("prototypes.trust_max", p.trust_max, 0.0, 1e3)?;
         range("prototypes.covariance_shrink", p.covariance_shrink, 1e-3, 1.0)?;
         range("prototypes.half_life", p.half_life, 1.0, inf)?;
         range("prototypes.half_life_per_class", p.half_life_per_class, 0.0, inf)?;
         range("prototypes.candidates", p.candidates as f64, 2.0, 4096.0)?;
         range("prototypes.candidate_range", p.candidate_range, 0.0, inf)?;
         range("prototypes.scale_window", p.scale_window as f64, 1.0, 1e6)?;
+        range("prototypes.scale_start", p.scale_start, 0.0, p.scale_max)?;
         range("prototypes.scale_max", p.scale_max, 0.0, 1e6)?;
         range("prototypes.scale_smoothing", p.scale_smoothing, 0.0, 1.0)?;
         range("prototypes.refresh", p.refresh, 0.0, 1.0)?;
@@ -361,6 +373,8 @@ impl UlTtaConfig {
         range("temperature.max", t.max, 1e-3, 1e3)?;
         range("temperature.cal_min", t.cal_min, 1e-3, t.cal_max)?;
         range("temperature.cal_max", t.cal_max, 1e-3, 1e3)?;
+        range("temperature.cal_power", t.cal_power, 0.0, 1.0)?;
+        range("temperature.cal_margin", t.cal_margin, 0.0, 1.0)?;
         range("temperature.cal_window", t.cal_window as f64, 1.0, 1e6)?;
         range("update.every", self.update.every as f64, 1.0, 1e12)?;
         range("update.seconds", self.update.seconds, 0.0, inf)?;

@@ -35,9 +35,9 @@ const STRIDE: u64 = 4;
 const GROWTH: f64 = 1.25;
 
 /// … or, once old evidence is forgotten as fast as new comes in, this many times per half-life …
-const PER_HALF_LIFE: f64 = 4.0;
+const PER_HALF_LIFE: f64 = 8.0;
 
-/// … but not more often than this many samples, once there are more than twice as many.
+/// … but not more often than this many samples.
 const MIN_SPACING: f64 = 512.0;
 
 /// Classes folded at once: bounds the memory of the right-hand sides.
@@ -74,9 +74,7 @@ pub(super) struct Evidence {
 struct Fold {
     /// Lower Cholesky factor of Σ, column-major.
     factor: Vec<f32>,
-    /// Image mean when Σ was factorised: the origin of all class means.
-    mean: Vec<f32>,
-    /// Evidence (true n) and samples when Σ was factorised.
+    /// Second-moment evidence and samples when Σ was factorised.
     at_n: f64,
     at_samples: u64,
     /// Σ⁻¹ m_c as 16-bit rows with one scale each.
@@ -87,6 +85,21 @@ struct Fold {
     norm: Vec<f32>,
     /// Evidence that arrived for a class since it was folded.
     fresh: Vec<f32>,
+}
+
+impl Fold {
+    fn new(classes: usize, dim: usize) -> Self {
+        Self {
+            factor: Vec::new(),
+            at_n: 0.0,
+            at_samples: 0,
+            rows: vec![0; classes * dim],
+            row_scale: vec![0.0; classes],
+            bias: vec![0.0; classes],
+            norm: vec![0.0; classes],
+            fresh: vec![0.0; classes],
+        }
+    }
 }
 
 impl Evidence {
@@ -129,10 +142,9 @@ impl Evidence {
         }
     }
 
-    /// How much the evidence may say: n̄ / (n̄ + trust), with n̄ its mean per class.
-    pub(super) fn weight(&self) -> f64 {
-        let mean = self.class_n.iter().sum::<f64>() * self.scale / self.classes as f64;
-        if mean > 0.0 { mean / (mean + self.config.trust) } else { 0.0 }
+    /// Mean evidence per class, in samples.
+    pub(super) fn mean_count(&self) -> f64 {
+        self.class_n.iter().sum::<f64>() * self.scale / self.classes as f64
     }
 
     /// Takes in a sample, admitted or not: it moves mean and covariance.
@@ -141,9 +153,11 @@ impl Evidence {
         let unit = 1.0 / self.scale;
         self.n += unit;
         accumulate(&mut self.sum, unit, z);
-        if self.samples < DENSE_PER_DIM * self.dim as u64 || self.samples.is_multiple_of(STRIDE) {
+        let dense = self.samples < DENSE_PER_DIM * self.dim as u64;
+        if dense || self.samples.is_multiple_of(STRIDE) {
             self.pending.extend_from_slice(z);
-            if self.pending.len() >= CHUNK * self.dim {
+            // The last chunk of dense rows ends where the thinned ones begin.
+            if self.pending.len() >= CHUNK * self.dim || self.samples + 1 == DENSE_PER_DIM * self.dim as u64 {
                 self.add_pending();
             }
         }
@@ -179,7 +193,9 @@ impl Evidence {
         if rows == 0 {
             return;
         }
-        let unit = 1.0 / self.scale;
+        // A thinned row stands for those left out.
+        let dense = self.samples < DENSE_PER_DIM * self.dim as u64;
+        let unit = if dense { 1.0 } else { STRIDE as f64 } / self.scale;
         let mut product = Mat::<f32>::zeros(self.dim, self.dim);
         let z = MatRef::from_column_major_slice(&self.pending, self.dim, rows);
         matmul(
@@ -207,44 +223,23 @@ impl Evidence {
 
     /// At an update: factorises Σ if it has changed, folds the classes that have.
     pub(super) fn update(&mut self) {
-        let true_n = self.n * self.scale;
-        let due = match &self.fold {
-            None => true,
-            Some(fold) => {
-                let since = (self.samples - fold.at_samples) as f64;
-                let settled = (self.half_life / PER_HALF_LIFE).max(MIN_SPACING);
-                let spaced = self.samples as f64 <= 2.0 * MIN_SPACING || since >= MIN_SPACING;
-                spaced && (true_n >= GROWTH * fold.at_n || since >= settled)
-            }
-        };
-        if due {
-            self.add_pending();
-            if let Some((factor, mean)) = self.factorise() {
-                let (at_n, at_samples) = (true_n, self.samples);
-                let mut fold = self.fold.take().unwrap_or_else(|| Fold {
-                    factor: Vec::new(),
-                    mean: Vec::new(),
-                    at_n: 0.0,
-                    at_samples: 0,
-                    rows: vec![0; self.classes * self.dim],
-                    row_scale: vec![0.0; self.classes],
-                    bias: vec![0.0; self.classes],
-                    norm: vec![0.0; self.classes],
-                    fresh: vec![0.0; self.classes],
-                });
-                (fold.factor, fold.mean, fold.at_n, fold.at_samples) = (factor, mean, at_n, at_samples);
-                let all: Vec<usize> = (0..self.classes).filter(|&c| self.class_n[c] > 0.0).collect();
-                self.fold_classes(&mut fold, &all);
-                self.fold = Some(fold);
-                return;
-            }
-        }
-        if let Some(mut fold) = self.fold.take() {
-            let limit = self.config.refresh;
+        self.add_pending();
+        let second_n = self.second_n * self.scale;
+        let due = self.fold.as_ref().is_none_or(|fold| {
+            let since = (self.samples - fold.at_samples) as f64;
+            second_n >= GROWTH * fold.at_n || since >= (self.half_life / PER_HALF_LIFE).max(MIN_SPACING)
+        });
+        if due && let Some(factor) = self.factorise() {
+            let mut fold = self.fold.take().unwrap_or_else(|| Fold::new(self.classes, self.dim));
+            (fold.factor, fold.at_n, fold.at_samples) = (factor, self.second_n * self.scale, self.samples);
+            let all: Vec<usize> = (0..self.classes).filter(|&c| self.class_n[c] > 0.0).collect();
+            self.fold_classes(&mut fold, &all);
+            self.fold = Some(fold);
+        } else if let Some(mut fold) = self.fold.take() {
             let changed: Vec<usize> = (0..self.classes)
                 .filter(|&c| {
-                    let fresh = fold.fresh[c] as f64;
-                    fresh > 0.0 && fresh >= limit * (self.class_n[c] * self.scale + self.config.shrink)
+                    let evidence = self.class_n[c] * self.scale + self.config.shrink;
+                    fold.fresh[c] as f64 > self.config.refresh * evidence
                 })
                 .collect();
             self.fold_classes(&mut fold, &changed);
@@ -252,8 +247,8 @@ impl Evidence {
         }
     }
 
-    /// Cholesky factor of the shrunk, scaled covariance, with the mean. `None` if there is nothing to factorise.
-    fn factorise(&self) -> Option<(Vec<f32>, Vec<f32>)> {
+    /// Lower Cholesky factor of the shrunk, scaled covariance. `None` if there is nothing to factorise.
+    fn factorise(&self) -> Option<Vec<f32>> {
         let (dim, n) = (self.dim, self.second_n);
         if n <= 0.0 || self.n <= 0.0 {
             return None;
@@ -280,12 +275,13 @@ impl Evidence {
             lower[column * dim + column..(column + 1) * dim]
                 .copy_from_slice(&factor.L().col(column).try_as_col_major()?.as_slice()[column..]);
         }
-        Some((lower, self.sum.iter().map(|s| (s / self.n) as f32).collect()))
+        Some(lower)
     }
 
     /// Σ⁻¹ m_c and the bias of these classes.
     fn fold_classes(&self, fold: &mut Fold, classes: &[usize]) {
         let dim = self.dim;
+        let origin: Vec<f64> = self.sum.iter().map(|s| s / self.n).collect();
         let factor = MatRef::from_column_major_slice(&fold.factor, dim, dim);
         let mut means = Vec::with_capacity(FOLD_BLOCK.min(classes.len()) * dim);
         for block in classes.chunks(FOLD_BLOCK) {
@@ -295,9 +291,7 @@ impl Evidence {
                 let weight = self.scale / (n + self.config.shrink);
                 let pull = self.class_n[c];
                 let sum = &self.class_sum[c * dim..][..dim];
-                means.extend(
-                    sum.iter().zip(&fold.mean).map(|(s, &g)| ((s - pull * g as f64) * weight) as f32),
-                );
+                means.extend(sum.iter().zip(&origin).map(|(s, g)| ((s - pull * g) * weight) as f32));
             }
             let mut solved = means.clone();
             solve(factor, MatMut::from_column_major_slice_mut(&mut solved, dim, block.len()));
@@ -311,7 +305,7 @@ impl Evidence {
                     stored[k] = if scale > 0.0 { (row[k] / scale).round() as i16 } else { 0 };
                     // The bias uses the rounded row, so that rounding cancels at the mean.
                     let value = stored[k] as f64 * scale as f64;
-                    at_mean += value * fold.mean[k] as f64;
+                    at_mean += value * origin[k];
                     at_own += value * mean[k] as f64;
                     square += value * value;
                 }
@@ -422,7 +416,6 @@ impl Evidence {
         }
         if let Some(fold) = &self.fold {
             state.put("local.fold.factor", &fold.factor);
-            state.put("local.fold.mean", &fold.mean);
             state.put("local.fold.at", &[fold.at_n]);
             state.put("local.fold.at_samples", &[fold.at_samples]);
             state.put("local.fold.rows", &fold.rows);
@@ -452,7 +445,6 @@ impl Evidence {
             }
             self.fold = Some(Fold {
                 factor: state.get_n::<f32>("local.fold.factor", d * d)?.to_vec(),
-                mean: state.get_n::<f32>("local.fold.mean", d)?.to_vec(),
                 at_n: state.scalar("local.fold.at")?,
                 at_samples,
                 rows: state.get_n::<i16>("local.fold.rows", c * d)?.to_vec(),

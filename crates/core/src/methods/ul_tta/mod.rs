@@ -41,7 +41,7 @@ pub use config::*;
 use evidence::Evidence;
 use map::Map;
 use prior::{Prior, PriorWork};
-use recent::{Line, One, Recent, Sample, expectation, newton};
+use recent::{Line, One, Recent, Sample, Target, newton};
 
 /// The method's card.
 pub static CARD: Card = Card {
@@ -73,9 +73,10 @@ pub struct UlTta {
     /// Samples with delayed labels, and the labels of the ring's slots, oldest first.
     labelled: Recent,
     labels: VecDeque<u32>,
-    /// The image branch's own temperature.
-    scale: f64,
+    image: ImageBranch,
     tau_pred: f64,
+    /// The temperature that matches the frozen posterior, and the one that is emitted.
+    tau_match: f64,
     tau_cal: f64,
     /// Samples that may teach, and those that did.
     seen: u64,
@@ -93,6 +94,17 @@ enum Prototypes {
     Evidence(Box<Evidence>),
     Map(Box<Map>),
     Frozen,
+}
+
+/// How loudly the image evidence speaks, as of the last update.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct ImageBranch {
+    /// Its own temperature `a`.
+    scale: f64,
+    /// Share of the frozen posterior's information that it foretold, on samples it had not learnt from.
+    foretold: f64,
+    /// ω: how much of it enters the answer.
+    trust: f64,
 }
 
 /// Buffers for one sample, reused.
@@ -145,8 +157,9 @@ impl UlTta {
             recent: Recent::new(rows, width, kept_dim),
             labelled: Recent::new(LABELLED, width, 0),
             labels: VecDeque::with_capacity(LABELLED),
-            scale: 0.0,
+            image: ImageBranch::default(),
             tau_pred: 1.0,
+            tau_match: 1.0,
             tau_cal: 1.0,
             seen: 0,
             admitted: 0,
@@ -163,7 +176,7 @@ impl UlTta {
     /// Weight of the image scores in the answer.
     fn image_weight(&self) -> f32 {
         match &self.prototypes {
-            Prototypes::Evidence(evidence) => (evidence.weight() * self.scale) as f32,
+            Prototypes::Evidence(_) => (self.image.trust * self.image.scale) as f32,
             Prototypes::Map(_) => 1.0,
             Prototypes::Frozen => 0.0,
         }
@@ -244,12 +257,14 @@ impl UlTta {
         let rest = (classes - work.candidates.len()) as f32;
         let listed: f32 = work.candidates.iter().map(|&c| work.text[c as usize]).sum();
         let listed_posterior: f32 = work.posterior.iter().sum();
+        let listed_prior: f32 = work.candidate_prior.iter().map(|&p| exp(p)).sum();
         let log_rest = |mass: f32| if rest > 0.0 { mass.max(rest * 1e-9).ln() } else { -80.0 };
         let one = One {
             weight,
             rest,
             rest_text: log_rest(text_sum - listed),
             rest_prior: log_rest(1.0 - listed_posterior) + summary.log_sum - frozen.best,
+            rest_ratio: log_rest(classes as f32 - listed_prior) - rest.max(1.0).ln(),
             teaches: 0.0,
             has_image,
             admitted: 0.0,
@@ -333,7 +348,7 @@ impl UlTta {
             self.seen += 1;
         }
         if admitted {
-            self.accumulate(batch, row, scores, &answered.summary, work);
+            self.accumulate(batch, row, scores, &answered, work);
             self.admitted += 1;
         }
         answered.one.teaches = f32::from(u8::from(may_learn));
@@ -373,7 +388,14 @@ impl UlTta {
     }
 
     /// Shares an admitted sample among its classes.
-    fn accumulate(&mut self, batch: &Batch<'_>, row: usize, scores: &[f32], pred: &Summary, work: &Work) {
+    fn accumulate(
+        &mut self,
+        batch: &Batch<'_>,
+        row: usize,
+        scores: &[f32],
+        answered: &Answered,
+        work: &mut Work,
+    ) {
         let z = batch.features.row(row);
         let least = self.config.min_responsibility as f32;
         let mut shares: Vec<(u32, f32)> = Vec::new();
@@ -386,9 +408,18 @@ impl UlTta {
                     let sum = exp(batch.frozen[row].log_sum - batch.frozen[row].best);
                     each_above(&work.text, least * sum, |c, e| shares.push((c as u32, e / sum)));
                 }
+                Responsibilities::Fused => {
+                    let mut sum = exp(answered.one.rest_text) * f32::from(u8::from(answered.one.rest > 0.0));
+                    for (&c, &v) in work.candidates.iter().zip(&work.image) {
+                        work.text[c as usize] *= exp(answered.one.weight * v);
+                        sum += work.text[c as usize];
+                    }
+                    each_above(&work.text, least * sum, |c, e| shares.push((c as u32, e / sum)));
+                }
                 Responsibilities::Adapted => {
-                    let floor = pred.log_sum + least.max(1e-30).ln();
-                    each_above(scores, floor, |c, l| shares.push((c as u32, exp(l - pred.log_sum))));
+                    let log_sum = answered.summary.log_sum;
+                    let floor = log_sum + least.max(1e-30).ln();
+                    each_above(scores, floor, |c, l| shares.push((c as u32, exp(l - log_sum))));
                 }
             },
         }
@@ -417,11 +448,14 @@ impl UlTta {
             let text = views.zero_shot.row(view);
             match self.config.responsibilities {
                 Responsibilities::Text => softmax(text, 1.0, &mut probs),
-                Responsibilities::Adapted => {
+                rule => {
                     let z = views.features.row(view);
                     let moved = self.moved(z);
                     let mut scores = vec![0.0; classes];
                     self.answer(z, text, &summary(text, 1.0), moved.as_deref(), &mut work, &mut scores, None);
+                    if rule == Responsibilities::Fused {
+                        scores.iter_mut().zip(&work.log_prior).for_each(|(s, p)| *s -= p);
+                    }
                     softmax(&scores, 1.0, &mut probs);
                 }
             }
@@ -444,9 +478,7 @@ impl UlTta {
     fn update(&mut self, work: &mut Work) {
         let strict = self.strictness();
         self.fit_tau_cal();
-        if let Prototypes::Evidence(_) = self.prototypes {
-            self.fit_scale();
-        }
+        self.fit_image_branch();
         if self.config.temperature.pred == PredRule::Entropy {
             self.fit_tau_pred();
         }
@@ -456,6 +488,11 @@ impl UlTta {
                 if self.seen > self.config.gate.warm_up {
                     evidence.update();
                 }
+                let p = &self.config.prototypes;
+                let n = evidence.mean_count();
+                let foretold = self.image.foretold.max(0.0);
+                let grown = if n > 0.0 { p.trust_max * n / (n + p.trust) } else { 0.0 };
+                self.image.trust = foretold * foretold * grown;
             }
             Prototypes::Map(map) => map.update(strict.alpha, strict.eta),
             Prototypes::Frozen => {}
@@ -465,46 +502,99 @@ impl UlTta {
         self.recent_since = 0;
     }
 
-    /// The image branch's temperature `a`: cross-entropy between the frozen posterior and softmax(a v) over
-    /// recent samples, each scored before it taught.
-    fn fit_scale(&mut self) {
+    /// The image branch's temperature `a`: cross-entropy between the frozen posterior under the prior and
+    /// softmax(a v + log prior) over recent samples, each scored before it taught; and how much of that
+    /// posterior's information the branch foretold, beyond the prior.
+    fn fit_image_branch(&mut self) {
         let p = &self.config.prototypes;
         let rows =
             || self.recent.newest(p.scale_window).filter(|s| s.one.has_image > 0.0 && s.one.teaches > 0.0);
         if rows().count() < p.scale_min_rows.max(1) {
             return;
         }
-        let line = |s: &Sample<'_>, line: &mut Line| {
+        let line_of = |s: &Sample<'_>, line: &mut Line| {
             line.x.extend_from_slice(s.image);
-            line.b.resize(s.image.len(), 0.0);
-            (line.rest, line.rest_x, line.rest_b) = (s.one.rest, 0.0, 0.0);
+            line.b.extend_from_slice(s.prior);
+            (line.rest, line.rest_x, line.rest_b) = (s.one.rest, 0.0, s.one.rest_ratio);
         };
-        let target = |s: &Sample<'_>, target: &mut Vec<f32>| {
-            target.extend_from_slice(s.text);
-            s.one.rest_text
-        };
-        let fitted = match_posterior(rows, line, target, self.scale.max(1.0), (0.0, p.scale_max), 0.5, 1.0);
-        self.scale = if self.scale == 0.0 {
+        let start = if self.image.scale > 1.0 { self.image.scale } else { p.scale_start };
+        let fitted = match_posterior(rows, line_of, start, (0.0, p.scale_max), 0.5, 1.0);
+        self.image.foretold = vectorised(
+            #[inline(always)]
+            || {
+                let (mut line, mut target) = (Line::default(), Target::default());
+                let (mut with, mut without) = (0.0, 0.0);
+                for s in rows() {
+                    line.clear();
+                    line_of(&s, &mut line);
+                    frozen_under_prior(&s, &mut target);
+                    let [x, b, log_p] = target.expectations(&line);
+                    with += log_p - fitted * x - b + line.moments(fitted as f32).log_sum;
+                    without += log_p - b + line.moments(0.0).log_sum;
+                }
+                1.0 - with / without.max(1e-9)
+            },
+        );
+        self.image.scale = if self.image.scale == 0.0 {
             fitted
         } else {
-            (1.0 - p.scale_smoothing) * self.scale + p.scale_smoothing * fitted
+            (1.0 - p.scale_smoothing) * self.image.scale + p.scale_smoothing * fitted
         };
     }
 
-    /// τ_cal without labels: cross-entropy between the frozen posterior under the prior of the time and the
-    /// answer at τ_cal. Labels, once there are any, take over.
+    /// τ_cal without labels. Fused evidence double-counts, so first the temperature that matches the frozen
+    /// posterior under the prior of the time, applied only in part: where the answers got better, they may be
+    /// surer. Then, if the answers' margins tell of a higher accuracy than the confidence, most of the way there.
+    /// Labels, once there are any, take over.
     fn fit_tau_cal(&mut self) {
         let t = &self.config.temperature;
         if self.labelled.len() > 0 || t.cal == CalRule::Fixed {
             return;
         }
         let rows = || self.recent.newest(t.cal_window).filter(|s| s.one.teaches > 0.0);
-        let line = |s: &Sample<'_>, line: &mut Line| self.calibration_line(s, line);
-        let target = |s: &Sample<'_>, target: &mut Vec<f32>| {
-            target.extend(s.text.iter().zip(s.prior).map(|(t, p)| t + p));
-            s.one.rest_prior
+        let line_of = |s: &Sample<'_>, line: &mut Line| self.calibration_line(s, line);
+        let bounds = (t.cal_min, t.cal_max);
+        let matched = match_posterior(rows, line_of, self.tau_match, bounds, 0.3, 0.0);
+        let base = matched.powf(t.cal_power).clamp(t.cal_min, t.cal_max);
+        let mut line = Line::default();
+        // Mean confidence at a temperature, and its derivative.
+        let mut confidence = |tau: f64| {
+            let (mut sum, mut slope, mut n) = (0.0, 0.0, 0.0);
+            vectorised(
+                #[inline(always)]
+                || {
+                    for s in rows() {
+                        line.clear();
+                        line_of(&s, &mut line);
+                        let m = line.moments(tau as f32);
+                        let p = (m.best - m.log_sum).exp();
+                        sum += p;
+                        slope += p * (m.best / tau - m.mean);
+                        n += 1.0;
+                    }
+                },
+            );
+            (sum / f64::max(n, 1.0), slope / f64::max(n, 1.0))
         };
-        self.tau_cal = match_posterior(rows, line, target, self.tau_cal, (t.cal_min, t.cal_max), 0.3, 0.0);
+        let now = confidence(base).0;
+        let accuracy = folded_accuracy(&self.gate.margins());
+        let mut emitted = base;
+        if t.cal_margin > 0.0 && accuracy > 0.5 && accuracy > now {
+            let wanted = now + t.cal_margin * (accuracy - now);
+            emitted = self.tau_cal.clamp(base, t.cal_max);
+            // Confidence grows with τ and flattens out: Newton steps on it, never more than a third at once.
+            for _ in 0..8 {
+                let (at, slope) = confidence(emitted);
+                let step = (wanted - at) / slope.max(1e-9);
+                let next = (emitted + step.clamp(-0.3 * emitted, 0.5 * emitted)).clamp(base, t.cal_max);
+                let change = (next - emitted).abs();
+                emitted = next;
+                if change <= 1e-3 * emitted {
+                    break;
+                }
+            }
+        }
+        (self.tau_match, self.tau_cal) = (matched, emitted);
     }
 
     /// τ_cal from delayed labels: negative log-likelihood with a prior that holds log τ at 0.
@@ -671,19 +761,19 @@ impl Strictness {
     const NONE: Strictness = Strictness { gate: 1.0, alpha: 1.0, gamma: 1.0, kappa: 1.0, eta: 1.0 };
 }
 
-/// The t at which softmax(t·x + b) comes closest, in cross-entropy over the rows, to a target posterior.
+/// The t at which softmax(t·x + b) comes closest, in cross-entropy over the rows, to the frozen posterior under
+/// the prior of the time.
 ///
-/// The slope is E_p[x] − E_target[x], the curvature Var_p[x]: a damped Newton search in one dimension.
+/// The slope is E_p\[x\] − E_target\[x\], the curvature Var_p\[x\]: a damped Newton search in one dimension.
 fn match_posterior<'a, I: Iterator<Item = Sample<'a>>>(
     rows: impl Fn() -> I,
     line_of: impl Fn(&Sample<'a>, &mut Line),
-    target_of: impl Fn(&Sample<'a>, &mut Vec<f32>) -> f32,
     start: f64,
     bounds: (f64, f64),
     relative_step: f64,
     absolute_step: f64,
 ) -> f64 {
-    let (mut line, mut target, mut scratch) = (Line::default(), Vec::new(), Vec::new());
+    let (mut line, mut target) = (Line::default(), Target::default());
     let (mut wanted, mut n) = (0.0, 0.0);
     vectorised(
         #[inline(always)]
@@ -691,9 +781,8 @@ fn match_posterior<'a, I: Iterator<Item = Sample<'a>>>(
             for s in rows() {
                 line.clear();
                 line_of(&s, &mut line);
-                target.clear();
-                let rest = target_of(&s, &mut target);
-                wanted += expectation(&target, &line.x, rest, line.rest_x, &mut scratch);
+                frozen_under_prior(&s, &mut target);
+                wanted += target.expectations(&line)[0];
                 n += 1.0;
             }
         },
@@ -712,6 +801,47 @@ fn match_posterior<'a, I: Iterator<Item = Sample<'a>>>(
         }
         ((mean - wanted) / n, variance / n)
     })
+}
+
+/// The frozen posterior of a remembered sample under the prior of the time.
+#[inline(always)]
+fn frozen_under_prior(s: &Sample<'_>, target: &mut Target) {
+    target.y.clear();
+    target.y.extend(s.text.iter().zip(s.prior).map(|(t, p)| t + p));
+    target.rest_y = s.one.rest_prior;
+}
+
+/// Accuracy told by the shape of the margins alone, free of their scale: if they are |N(μ, σ)|, with the right
+/// answer on one side, the share on that side is Φ(μ/σ), and E\[Δ\]²/E\[Δ²\] gives μ/σ. ½ means it cannot tell.
+fn folded_accuracy(margins: &[f32]) -> f64 {
+    let (first, second) =
+        margins.iter().fold((0.0, 0.0), |(a, b), &m| (a + m as f64, b + m as f64 * m as f64));
+    let n = margins.len().max(1) as f64;
+    let ratio = (first / n).powi(2) / (second / n + 1e-30);
+    if ratio <= std::f64::consts::FRAC_2_PI {
+        return 0.5;
+    }
+    let (mut low, mut high) = (0.0f64, 6.0f64);
+    for _ in 0..40 {
+        let k = 0.5 * (low + high);
+        let mean =
+            std::f64::consts::FRAC_2_PI.sqrt() * (-0.5 * k * k).exp() + k * erf(k / std::f64::consts::SQRT_2);
+        if mean * mean / (1.0 + k * k) < ratio {
+            low = k;
+        } else {
+            high = k;
+        }
+    }
+    0.5 * (1.0 + erf(low / std::f64::consts::SQRT_2))
+}
+
+/// The error function (Abramowitz and Stegun 7.1.26, absolute error below 1.5e-7).
+fn erf(x: f64) -> f64 {
+    let t = 1.0 / (1.0 + 0.327_591_1 * x.abs());
+    let poly = ((((1.061_405_429 * t - 1.453_152_027) * t + 1.421_413_741) * t - 0.284_496_736) * t
+        + 0.254_829_592)
+        * t;
+    x.signum() * (1.0 - poly * (-x * x).exp())
 }
 
 /// The classes whose image score is computed: all of them if they are few, else those whose logit is within
@@ -877,10 +1007,10 @@ impl Adapter for UlTta {
         self.recent.save("local.recent.", &mut state);
         self.labelled.save("local.labelled.", &mut state);
         state.put("local.labelled.labels", &self.labels.iter().copied().collect::<Vec<_>>());
-        state.put(
-            "local.numbers",
-            &[self.scale, self.tau_pred, self.tau_cal, self.movement.0, self.movement.1],
-        );
+        let ImageBranch { scale, foretold, trust } = self.image;
+        state.put("local.image", &[scale, foretold, trust]);
+        state.put("local.temperatures", &[self.tau_pred, self.tau_match, self.tau_cal]);
+        state.put("local.movement", &[self.movement.0, self.movement.1]);
         state.put("local.updated_at", &self.updated_at.map_or(vec![], |t| vec![t]));
         state.put("local.since", &[self.since_update, self.recent_since as u64]);
         state
@@ -899,7 +1029,7 @@ impl Adapter for UlTta {
                 Prototypes::Map(map) => map.load_evidence(state)?,
                 Prototypes::Frozen => {}
             }
-            if state.has("local.numbers") {
+            if state.has("local.temperatures") {
                 fresh.load_local(state)?;
             } else if let Prototypes::Evidence(evidence) = &mut fresh.prototypes {
                 evidence.recompute();
@@ -921,7 +1051,7 @@ impl Adapter for UlTta {
             tau_pred: self.tau_pred,
             tau_cal: if self.config.temperature.single { self.tau_pred } else { self.tau_cal },
             evidence_weight: match &self.prototypes {
-                Prototypes::Evidence(evidence) if self.scale > 0.0 => evidence.weight(),
+                Prototypes::Evidence(_) if self.image.scale > 0.0 => self.image.trust,
                 _ => 0.0,
             },
             state_bytes: self.recent.bytes()
@@ -984,13 +1114,21 @@ impl UlTta {
             return Err(Error::state("local.labelled.labels: a class out of range"));
         }
         self.labels = labels.iter().copied().collect();
-        let &[scale, tau_pred, tau_cal, most, mean] = state.get::<f64>("local.numbers")? else {
-            return Err(Error::state("local.numbers: expected 5 values"));
+        let &[scale, foretold, trust] = state.get::<f64>("local.image")? else {
+            return Err(Error::state("local.image: expected 3 values"));
         };
-        if scale < 0.0 || tau_pred <= 0.0 || tau_cal <= 0.0 {
-            return Err(Error::state("local.numbers: a temperature is not positive"));
+        let &[tau_pred, tau_match, tau_cal] = state.get::<f64>("local.temperatures")? else {
+            return Err(Error::state("local.temperatures: expected 3 values"));
+        };
+        if scale < 0.0 || trust < 0.0 || [tau_pred, tau_match, tau_cal].iter().any(|&t| t <= 0.0) {
+            return Err(Error::state("local.temperatures: a temperature is not positive"));
         }
-        (self.scale, self.tau_pred, self.tau_cal, self.movement) = (scale, tau_pred, tau_cal, (most, mean));
+        self.image = ImageBranch { scale, foretold, trust };
+        (self.tau_pred, self.tau_match, self.tau_cal) = (tau_pred, tau_match, tau_cal);
+        let &[most, mean] = state.get::<f64>("local.movement")? else {
+            return Err(Error::state("local.movement: expected 2 values"));
+        };
+        self.movement = (most, mean);
         self.updated_at = state.get::<f64>("local.updated_at")?.first().copied();
         let &[since_update, recent_since] = state.get::<u64>("local.since")? else {
             return Err(Error::state("local.since: expected 2 values"));

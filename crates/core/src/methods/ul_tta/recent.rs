@@ -3,7 +3,7 @@
 //! A row keeps its candidate classes and lumps the rest: so many classes, with so much mass. Memory does not
 //! grow with the number of classes.
 
-use crate::kernels::{LANES, exp, sum_lanes, vectorised};
+use crate::kernels::{LANES, exp, max, sum_lanes, vectorised};
 use crate::{Error, Result, State};
 
 /// A row's candidates and its rest, as seen by the fits. Logits are relative to the best text logit.
@@ -34,22 +34,33 @@ pub(super) struct One {
     pub rest_text: f32,
     /// log Σ exp(text + prior) over them.
     pub rest_prior: f32,
+    /// log mean exp(prior) over them.
+    pub rest_ratio: f32,
     /// Whether the row may be used by label-free fits, has image scores, was admitted (1 or 0).
     pub teaches: f32,
     pub has_image: f32,
     pub admitted: f32,
 }
 
-const ONES: usize = 7;
+const ONES: usize = 8;
 
 impl One {
     fn to_array(self) -> [f32; ONES] {
-        [self.weight, self.rest, self.rest_text, self.rest_prior, self.teaches, self.has_image, self.admitted]
+        [
+            self.weight,
+            self.rest,
+            self.rest_text,
+            self.rest_prior,
+            self.rest_ratio,
+            self.teaches,
+            self.has_image,
+            self.admitted,
+        ]
     }
 
     fn from_array(a: [f32; ONES]) -> Self {
-        let [weight, rest, rest_text, rest_prior, teaches, has_image, admitted] = a;
-        Self { weight, rest, rest_text, rest_prior, teaches, has_image, admitted }
+        let [weight, rest, rest_text, rest_prior, rest_ratio, teaches, has_image, admitted] = a;
+        Self { weight, rest, rest_text, rest_prior, rest_ratio, teaches, has_image, admitted }
     }
 }
 
@@ -211,11 +222,15 @@ impl Recent {
     }
 }
 
-/// Mean and variance of x under a softmax.
+/// What a softmax over t·x + b says about x.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moments {
     pub mean: f64,
     pub variance: f64,
+    /// log Σ exp(t·x + b).
+    pub log_sum: f64,
+    /// The largest t·x + b.
+    pub best: f64,
 }
 
 /// Logits t·x + b of a row's candidates, and of the `rest` classes that share one value each of x and b.
@@ -239,11 +254,11 @@ impl Line {
     #[inline(always)]
     pub(super) fn moments(&mut self, t: f32) -> Moments {
         let rest_logit = t * self.rest_x + self.rest_b;
-        let mut best = if self.rest > 0.0 { rest_logit } else { f32::NEG_INFINITY };
         self.e.clear();
         self.e.extend(self.x.iter().zip(&self.b).map(|(&x, &b)| t * x + b));
-        for &v in &self.e {
-            best = if v > best { v } else { best };
+        let mut best = max(&self.e);
+        if self.rest > 0.0 && rest_logit > best {
+            best = rest_logit;
         }
         for v in &mut self.e {
             *v = exp(*v - best);
@@ -277,26 +292,51 @@ impl Line {
             second += e * d * d;
         }
         let mean = first / sum;
-        Moments { mean: mean + origin as f64, variance: (second / sum - mean * mean).max(0.0) }
+        Moments {
+            mean: mean + origin as f64,
+            variance: (second / sum - mean * mean).max(0.0),
+            log_sum: best as f64 + sum.ln(),
+            best: best as f64,
+        }
     }
 }
 
-/// Mean of x under softmax(y), where the rest has total log-mass `rest_y` and value `rest_x`.
-#[inline(always)]
-pub(super) fn expectation(y: &[f32], x: &[f32], rest_y: f32, rest_x: f32, scratch: &mut Vec<f32>) -> f64 {
-    let mut best = rest_y;
-    for &v in y {
-        best = if v > best { v } else { best };
+/// A target posterior softmax(y), where the rest has total log-mass `rest_y`.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Target {
+    pub y: Vec<f32>,
+    pub rest_y: f32,
+    e: Vec<f32>,
+}
+
+impl Target {
+    /// E\[x\], E\[b\] and E\[log p\] under the target, for a line's x and b; a lumped class has its share of log p.
+    #[inline(always)]
+    pub(super) fn expectations(&mut self, line: &Line) -> [f64; 3] {
+        let mut best = max(&self.y);
+        if line.rest > 0.0 && self.rest_y > best {
+            best = self.rest_y;
+        }
+        self.e.clear();
+        self.e.extend(self.y.iter().map(|&v| exp(v - best)));
+        let mut lanes = [[0.0f32; LANES]; 4];
+        for i in 0..self.e.len() {
+            let (e, lane) = (self.e[i], i % LANES);
+            lanes[0][lane] += e;
+            lanes[1][lane] += e * line.x[i];
+            lanes[2][lane] += e * line.b[i];
+            lanes[3][lane] += e * (self.y[i] - best);
+        }
+        let [mut sum, mut x, mut b, mut y] = lanes.map(|l| sum_lanes(l) as f64);
+        if line.rest > 0.0 {
+            let e = exp(self.rest_y - best) as f64;
+            sum += e;
+            x += e * line.rest_x as f64;
+            b += e * line.rest_b as f64;
+            y += e * ((self.rest_y - best) as f64 - (line.rest as f64).ln());
+        }
+        [x / sum, b / sum, y / sum - sum.ln()]
     }
-    scratch.clear();
-    scratch.extend(y.iter().map(|&v| exp(v - best)));
-    let (mut s0, mut s1) = ([0.0f32; LANES], [0.0f32; LANES]);
-    for (i, (&e, &x)) in scratch.iter().zip(x).enumerate() {
-        s0[i % LANES] += e;
-        s1[i % LANES] += e * x;
-    }
-    let rest = exp(rest_y - best);
-    ((sum_lanes(s1) + rest * rest_x) / (sum_lanes(s0) + rest)) as f64
 }
 
 /// Damped Newton steps for a one-dimensional convex objective, whose mean slope and curvature `at` gives.
