@@ -252,7 +252,7 @@ mod parquet_sink {
             Ok(Self { names, output: Writer::Unopened(output), waiting: Vec::new() })
         }
 
-        pub fn write(&mut self, row: Vec<Cell>) -> anyhow::Result<()> {
+        pub(super) fn write(&mut self, row: Vec<Cell>) -> anyhow::Result<()> {
             self.waiting.push(row);
             if self.waiting.len() * self.names.len() >= GROUP_CELLS {
                 self.write_group()?;

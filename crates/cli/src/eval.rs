@@ -211,7 +211,10 @@ impl Progress for Bars {
         let style = ProgressStyle::with_template("  {bar:28} {pos}/{len} {per_sec:>14} {msg}");
         let bar = ProgressBar::new(samples as u64).with_style(style.expect("a fixed template"));
         let bar = self.all.add(bar);
-        bar.set_message(format!("{} · {} · {} · seed {}", job.method.name, job.dataset, job.protocol, job.seed));
+        bar.set_message(format!(
+            "{} · {} · {} · seed {}",
+            job.method.name, job.dataset, job.protocol, job.seed
+        ));
         self.running.lock().expect("no panics").insert(worker, bar);
     }
 

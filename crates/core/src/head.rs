@@ -255,6 +255,7 @@ impl Head {
         let view = TensorView::new(Dtype::F32, vec![self.n_classes(), self.dim], &data)
             .map_err(|e| Error::format("head", e.to_string()))?;
         safetensors::serialize([("prototypes", view)], Some(metadata))
+            .map(state::sort_header)
             .map_err(|e| Error::format("head", e.to_string()))
     }
 

@@ -172,7 +172,8 @@ impl State {
             views.push((name.as_str(), view));
         }
         let metadata: HashMap<String, String> = self.metadata.clone().into_iter().collect();
-        safetensors::serialize(views, Some(metadata)).map_err(|e| Error::state(e.to_string()))
+        let bytes = safetensors::serialize(views, Some(metadata)).map_err(|e| Error::state(e.to_string()))?;
+        Ok(sort_header(bytes))
     }
 
     /// Reads the bytes of a state file: refuses another version, broken files and values that are not finite.
@@ -275,6 +276,20 @@ pub(crate) fn first_difference(ours: &str, theirs: &str) -> String {
         Some((a, b)) => format!("`{a}` here, `{b}` there"),
         None => "one has settings the other lacks".into(),
     }
+}
+
+/// The same safetensors file with its header's keys in order: the library writes metadata in the order of a
+/// hash map, and equal contents should be equal bytes.
+pub(crate) fn sort_header(mut bytes: Vec<u8>) -> Vec<u8> {
+    let Some((len, rest)) = bytes.split_first_chunk_mut::<8>() else { return bytes };
+    let Some(header) = rest.get_mut(..u64::from_le_bytes(*len) as usize) else { return bytes };
+    // A JSON value keeps its keys sorted; without blanks it is as long as before.
+    let sorted = serde_json::from_slice(header).map(|value: serde_json::Value| value.to_string());
+    if let Some(sorted) = sorted.ok().filter(|sorted| sorted.len() <= header.len()) {
+        header.fill(b' ');
+        header[..sorted.len()].copy_from_slice(sorted.as_bytes());
+    }
+    bytes
 }
 
 /// Writes aside, syncs, renames: a reader sees the old file or the whole new one, and an error leaves the old.

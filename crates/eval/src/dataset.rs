@@ -81,9 +81,8 @@ impl Dataset {
     /// What a user should know though it is no error: features and head that name different encoders.
     pub fn warning(&self) -> Option<String> {
         let (ours, heads) = (self.pack.metadata().get("encoder")?, self.head.metadata().get("encoder")?);
-        (ours != heads).then(|| {
-            format!("{}: the features were made by {ours:?}, the head by {heads:?}", self.name)
-        })
+        (ours != heads)
+            .then(|| format!("{}: the features were made by {ours:?}, the head by {heads:?}", self.name))
     }
 
     /// Views per sample; 0 without views.
@@ -191,7 +190,9 @@ impl Views {
         for &row in rows {
             let bytes = &self.map[self.start + row * bytes_each..][..bytes_each];
             match self.dtype {
-                Dtype::F16 => data.extend(bytes.as_chunks().0.iter().map(|&b| f16::from_le_bytes(b).to_f32())),
+                Dtype::F16 => {
+                    data.extend(bytes.as_chunks().0.iter().map(|&b| f16::from_le_bytes(b).to_f32()))
+                }
                 _ => data.extend(bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b))),
             }
         }

@@ -268,8 +268,11 @@ pub fn read_run(folder: &Path) -> Result<Run> {
 /// Reads the windows of a run.
 pub fn read_windows(folder: &Path) -> Result<Vec<Window>> {
     let path = folder.join("windows.jsonl");
-    let text = std::fs::read_to_string(&path)
-        .map_err(|source| Error::Io { doing: "opening", source, path: path.clone() })?;
+    let text = std::fs::read_to_string(&path).map_err(|source| Error::Io {
+        doing: "opening",
+        source,
+        path: path.clone(),
+    })?;
     let line = |l: &str| {
         serde_json::from_str(l).map_err(|e| Error::Format { reason: e.to_string(), path: path.clone() })
     };
@@ -291,8 +294,10 @@ fn write_folder(
     let json = |value: &dyn erased::Json| value.text();
     let parent = folder.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(parent).map_err(io("creating", parent))?;
-    let aside =
-        tempfile::Builder::new().prefix(".run-").tempdir_in(parent).map_err(io("creating a folder in", parent))?;
+    let aside = tempfile::Builder::new()
+        .prefix(".run-")
+        .tempdir_in(parent)
+        .map_err(io("creating a folder in", parent))?;
     let lines: String = windows.iter().map(|w| json(w) + "\n").collect();
     for (name, text) in [
         ("config.toml", config.to_string()),
@@ -398,7 +403,8 @@ impl Job<'_> {
                 clock.worked(started.elapsed().as_secs_f64(), done, samples.len());
                 for (i, sample) in samples.iter().enumerate() {
                     let row = &step.rows[i];
-                    let logits = step.prediction.calibrated.as_ref().unwrap_or(&step.prediction.scores).row(i);
+                    let logits =
+                        step.prediction.calibrated.as_ref().unwrap_or(&step.prediction.scores).row(i);
                     tally.push(sample, logits, step.prediction.tau_cal[i], row.label, step.zero_shot.row(i));
                     if let Some((share, delay)) = self.protocol.labels
                         && !sample.stranger
@@ -438,7 +444,12 @@ impl Job<'_> {
         let noisy: Vec<f32> =
             head.prototypes().iter().map(|&v| (v as f64 + size * random.normal()) as f32).collect();
         let unit = Features::normalized(noisy, head.dim())?;
-        Ok(Arc::new(Head::new(unit.data().to_vec(), head.dim(), head.classes().to_vec(), head.logit_scale())?))
+        Ok(Arc::new(Head::new(
+            unit.data().to_vec(),
+            head.dim(),
+            head.classes().to_vec(),
+            head.logit_scale(),
+        )?))
     }
 
     fn block(&self) -> usize {
@@ -699,7 +710,11 @@ impl<'a> Tally<'a> {
             zero_shot_worst: worst(|w| w.zero_shot_top1),
             domains: self.domains(),
         };
-        let collapsed = self.windows.iter().filter(full).any(|w| w.top1 < 0.5 * w.zero_shot_top1 && w.zero_shot_top1 > 0.1);
+        let collapsed = self
+            .windows
+            .iter()
+            .filter(full)
+            .any(|w| w.top1 < 0.5 * w.zero_shot_top1 && w.zero_shot_top1 > 0.1);
         let stability = Stability {
             max_prior_kl: health.max_prior_kl,
             max_movement: health.max_movement,
@@ -763,7 +778,8 @@ impl<'a> Tally<'a> {
         let domain = |((start, name), end): (&(usize, String), usize)| {
             let first = self.places.partition_point(|p| *p < *start);
             let last = self.places.partition_point(|p| *p < end);
-            let (adapted, frozen) = (&self.adapted.scored()[first..last], &self.zero_shot.scored()[first..last]);
+            let (adapted, frozen) =
+                (&self.adapted.scored()[first..last], &self.zero_shot.scored()[first..last]);
             let share = |s: &[crate::metrics::Scored]| {
                 s.iter().filter(|s| s.right).count() as f64 / s.len().max(1) as f64
             };

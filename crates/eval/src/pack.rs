@@ -17,12 +17,15 @@ use crate::npy::{self, Dtype, Header, NPY_MAGIC, NPZ_MAGIC};
 /// Rows that [`Pack::check`] reads at once.
 const CHECK_ROWS: usize = 4096;
 
+/// What a safetensors file says about itself.
+type Strings = BTreeMap<String, String>;
+
 /// Features of one stream, read as they are asked for, and their labels.
 pub struct Pack {
     path: PathBuf,
     source: Source,
     labels: Option<Vec<usize>>,
-    metadata: BTreeMap<String, String>,
+    metadata: Strings,
 }
 
 enum Source {
@@ -278,7 +281,7 @@ fn read_labels(path: &Path) -> Result<Vec<usize>> {
 }
 
 /// The tensor `labels` of a safetensors file, if it has one, and the file's strings. Only they are read.
-fn safetensors_labels(path: &Path) -> Result<(Option<Vec<usize>>, BTreeMap<String, String>)> {
+fn safetensors_labels(path: &Path) -> Result<(Option<Vec<usize>>, Strings)> {
     let map = map_file(path)?;
     let broken = |e: safetensors::SafeTensorError| bad(path, format!("not a valid safetensors file: {e}"));
     let tensors = SafeTensors::deserialize(&map).map_err(broken)?;

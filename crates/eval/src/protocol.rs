@@ -95,7 +95,8 @@ fn arrival(text: &str) -> Result<Arrival, String> {
     let mut fields = text.split(':');
     let name = fields.next().unwrap_or_default();
     let fields: Vec<&str> = fields.collect();
-    let number = |i: usize, default: f64, low: f64, high: f64| number(text, &fields, i, Some(default), low, high);
+    let number =
+        |i: usize, default: f64, low: f64, high: f64| number(text, &fields, i, Some(default), low, high);
     let arrival = match name {
         "file" => Arrival::File,
         "iid" | "shuffled" => Arrival::Iid,
@@ -123,7 +124,8 @@ fn arrival(text: &str) -> Result<Arrival, String> {
 }
 
 fn unknown(what: &str, name: &str, known: &[&str]) -> String {
-    let hint = nearest(name, known.iter().copied()).map(|n| format!("; did you mean {n}?")).unwrap_or_default();
+    let hint =
+        nearest(name, known.iter().copied()).map(|n| format!("; did you mean {n}?")).unwrap_or_default();
     format!("unknown {what} {name:?}{hint} (known: {})", known.join(", "))
 }
 
@@ -151,10 +153,14 @@ impl Protocol {
         let mut fields = text.split(':');
         let name = fields.next().unwrap_or_default();
         let fields: Vec<&str> = fields.collect();
-        let get = |i: usize, default: Option<f64>, low: f64, high: f64| number(text, &fields, i, default, low, high);
+        let get = |i: usize, default: Option<f64>, low: f64, high: f64| {
+            number(text, &fields, i, default, low, high)
+        };
         match name {
             "batch" => self.batch = Some(get(0, None, 1.0, 1e6)? as usize),
-            "labels" => self.labels = Some((get(0, None, 0.0, 1.0)?, get(1, Some(100.0), 0.0, 1e9)? as usize)),
+            "labels" => {
+                self.labels = Some((get(0, None, 0.0, 1.0)?, get(1, Some(100.0), 0.0, 1e9)? as usize))
+            }
             "compute" => {
                 let cost = fields.get(1).map(|_| get(1, None, 0.0, 1e9)).transpose()?;
                 self.compute = Some((get(0, None, 1e-3, 1e9)?, cost));
@@ -256,7 +262,10 @@ impl Protocol {
         if pool.is_empty() {
             return Err(Error::Config {
                 key: "protocol".into(),
-                reason: format!("{}: no strangers; give a pack with other classes of the same dimension", self.name),
+                reason: format!(
+                    "{}: no strangers; give a pack with other classes of the same dimension",
+                    self.name
+                ),
             });
         }
         let mut random = Random::new(seed ^ 0x5EED);

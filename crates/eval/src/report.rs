@@ -29,8 +29,11 @@ pub fn read(folder: &Path) -> Result<Runs> {
     let mut folders = vec![folder.to_owned()];
     let mut places = BTreeSet::new();
     while let Some(folder) = folders.pop() {
-        let entries = std::fs::read_dir(&folder)
-            .map_err(|source| Error::Io { doing: "opening", source, path: folder.clone() })?;
+        let entries = std::fs::read_dir(&folder).map_err(|source| Error::Io {
+            doing: "opening",
+            source,
+            path: folder.clone(),
+        })?;
         for path in entries.flatten().map(|e| e.path()) {
             let hidden = path.file_name().is_some_and(|n| n.to_string_lossy().starts_with('.'));
             if path.is_dir() && !hidden {
@@ -159,8 +162,7 @@ impl<'a> Grid<'a> {
             .iter()
             .map(|d| self.zero_shot(d, figure))
             .chain([{
-                let all: Option<Vec<f64>> =
-                    self.datasets.iter().map(|d| self.zero_shot(d, figure)).collect();
+                let all: Option<Vec<f64>> = self.datasets.iter().map(|d| self.zero_shot(d, figure)).collect();
                 all.map(|v| v.iter().sum::<f64>() / v.len().max(1) as f64)
             }])
             .collect();
@@ -194,7 +196,8 @@ impl<'a> Grid<'a> {
         let mut rows: Vec<Vec<String>> = self.methods.iter().enumerate().map(row).collect();
         if !self.methods.contains(&"zero-shot") {
             let digits = if figure.scale == 1.0 { 3 } else { 1 };
-            let value = |z: &Option<f64>| z.map_or("–".into(), |z| format!("{:.digits$}", z * figure.scale));
+            let value =
+                |z: &Option<f64>| z.map_or("–".into(), |z| format!("{:.digits$}", z * figure.scale));
             rows.push(std::iter::once("(zero-shot)".to_string()).chain(zeros.iter().map(value)).collect());
         }
         (header, rows)
@@ -213,7 +216,9 @@ fn short(name: &str, all: &[&str]) -> String {
 
 fn seeds_note(cells: &[Cell]) -> String {
     let seeds = cells.iter().map(|c| c.seeds).max().unwrap_or(0);
-    format!("Means over {seeds} seed(s), ± one standard deviation; ★ best, ▼ worse than zero-shot on the same samples.")
+    format!(
+        "Means over {seeds} seed(s), ± one standard deviation; ★ best, ▼ worse than zero-shot on the same samples."
+    )
 }
 
 /// Tables as Markdown.
@@ -238,7 +243,8 @@ pub fn markdown(runs: &[Run]) -> String {
 pub fn latex(runs: &[Run]) -> String {
     let cells = cells(runs);
     let mut out = format!("% {}\n", seeds_note(&cells).replace('★', "bold:").replace('▼', "italic:"));
-    let escape = |t: &str| t.replace('&', "\\&").replace('%', "\\%").replace('_', "\\_").replace('→', "$\\to$");
+    let escape =
+        |t: &str| t.replace('&', "\\&").replace('%', "\\%").replace('_', "\\_").replace('→', "$\\to$");
     for grid in Grid::all(&cells) {
         for figure in &FIGURES {
             let (header, rows) = grid.table(figure);
@@ -253,9 +259,18 @@ pub fn latex(runs: &[Run]) -> String {
                 }
             };
             let columns = "l".to_string() + &"r".repeat(header.len() - 1);
-            let _ = writeln!(out, "\\begin{{table}}\n\\caption{{{}: {}}}", escape(grid.protocol), escape(figure.title));
+            let _ = writeln!(
+                out,
+                "\\begin{{table}}\n\\caption{{{}: {}}}",
+                escape(grid.protocol),
+                escape(figure.title)
+            );
             let _ = writeln!(out, "\\begin{{tabular}}{{{columns}}}\n\\toprule");
-            let _ = writeln!(out, "{} \\\\\n\\midrule", header.iter().map(|h| escape(h)).collect::<Vec<_>>().join(" & "));
+            let _ = writeln!(
+                out,
+                "{} \\\\\n\\midrule",
+                header.iter().map(|h| escape(h)).collect::<Vec<_>>().join(" & ")
+            );
             for row in rows {
                 let _ = writeln!(out, "{} \\\\", row.iter().map(cell).collect::<Vec<_>>().join(" & "));
             }
@@ -285,7 +300,8 @@ pub fn html(found: &Runs) -> Result<String> {
         page = page.section(&format!("Protocol {}", grid.protocol));
         for figure in &FIGURES {
             let (header, rows) = grid.table(figure);
-            page = page.table(&Table { caption: format!("{}, {}", figure.title, grid.protocol), header, rows });
+            page =
+                page.table(&Table { caption: format!("{}, {}", figure.title, grid.protocol), header, rows });
         }
         page = page.figures(vec![pareto(&grid), cost(&grid)]);
         for dataset in &grid.datasets {
@@ -349,7 +365,8 @@ fn cost(grid: &Grid<'_>) -> String {
         if cells.is_empty() {
             continue;
         }
-        let mean = |value: &dyn Fn(&Cell) -> f64| cells.iter().map(|c| value(c)).sum::<f64>() / cells.len() as f64;
+        let mean =
+            |value: &dyn Fn(&Cell) -> f64| cells.iter().map(|c| value(c)).sum::<f64>() / cells.len() as f64;
         let micros = mean(&|c| 1e6 / c.samples_per_second.mean.max(1e-9));
         let gain = mean(&|c| 100.0 * (c.top1.mean - c.zero_shot_top1.mean));
         let series = Series::new(*method, vec![(micros.log10(), gain)]).colour(colour(grid, method));
@@ -435,7 +452,15 @@ fn stability(page: Page, runs: &[Run]) -> Page {
             w.4.to_string(),
         ]
     };
-    let header = ["method · protocol", "runs collapsed", "max KL(π)", "max ‖Δt‖", "accuracy drop", "worst window", "guard fired"];
+    let header = [
+        "method · protocol",
+        "runs collapsed",
+        "max KL(π)",
+        "max ‖Δt‖",
+        "accuracy drop",
+        "worst window",
+        "guard fired",
+    ];
     page.section("Stability").table(&Table {
         caption: "The worst over datasets and seeds; points against zero-shot".into(),
         header: header.map(String::from).to_vec(),
@@ -462,7 +487,16 @@ fn open_set(page: Page, runs: &[Run]) -> Page {
     if rows.is_empty() {
         return page;
     }
-    let header = ["run", "strangers", "AUROC softmax", "AUROC energy", "FPR@95", "AUPR", "zero-shot softmax", "zero-shot energy"];
+    let header = [
+        "run",
+        "strangers",
+        "AUROC softmax",
+        "AUROC energy",
+        "FPR@95",
+        "AUPR",
+        "zero-shot softmax",
+        "zero-shot energy",
+    ];
     page.section("Strangers").table(&Table {
         caption: "Telling samples of no known class from the others (%)".into(),
         header: header.map(String::from).to_vec(),
@@ -475,7 +509,13 @@ fn domains(page: Page, runs: &[Run]) -> Page {
     for run in runs {
         for (i, d) in run.summary.course.domains.iter().enumerate() {
             rows.push(vec![
-                format!("{} · seed {} · {}. {}", run.summary.method, run.summary.seed, i + 1, short(&d.name, &[])),
+                format!(
+                    "{} · seed {} · {}. {}",
+                    run.summary.method,
+                    run.summary.seed,
+                    i + 1,
+                    short(&d.name, &[])
+                ),
                 format!("{:.1}", 100.0 * d.top1),
                 format!("{:.1}", 100.0 * d.zero_shot_top1),
                 d.recovery.map_or("never".into(), |n| n.to_string()),
