@@ -14,6 +14,7 @@ mod pipe;
 mod report;
 mod run;
 mod settings;
+mod suite;
 mod summary;
 
 use std::process::ExitCode;
@@ -41,6 +42,7 @@ enum Command {
     Run(Box<run::Args>),
     Eval(Box<eval::Args>),
     Report(report::Args),
+    Suite(suite::Args),
     Inspect(inspect::Args),
     Methods(methods::Args),
     Config(config::Args),
@@ -52,6 +54,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::main(*args),
         Command::Eval(args) => eval::main(*args),
         Command::Report(args) => report::main(args),
+        Command::Suite(args) => suite::main(args),
         Command::Inspect(args) => inspect::main(args),
         Command::Methods(args) => methods::main(args),
         Command::Config(args) => config::main(args),
