@@ -13,7 +13,9 @@
 //!
 //! Departures: means, Σ⁻¹ and priors are recomputed every `refresh` samples instead of after each, and the
 //! generative term is silent before the first time (there is no covariance yet); responsibilities below 1e-3 are
-//! dropped; n₀, α and β are our reading, the paper's per-dataset values are not known to us.
+//! dropped. n₀, α and β are ours, chosen in the method's favour on shuffled streams of three packs (α 0.02–0.2,
+//! β 1 and 4.5, n₀ 1 and 16); the paper's values are not known to us. On class-sorted streams classes not seen yet
+//! stay at their text rows, far from every image, and lose: no choice of these repaired that.
 
 use faer::linalg::solvers::{Llt, Solve};
 use faer::{Mat, MatRef, Side};
@@ -43,7 +45,7 @@ pub struct FreettaConfig {
 
 impl Default for FreettaConfig {
     fn default() -> Self {
-        Self { alpha: 0.2, beta: 4.5, text_count: 1.0, refresh: 64 }
+        Self { alpha: 0.05, beta: 1.0, text_count: 1.0, refresh: 64 }
     }
 }
 
