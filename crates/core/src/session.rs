@@ -28,6 +28,8 @@ pub struct Session {
     /// Last healthy state of the adapter; `None` is the start.
     healthy: Option<State>,
     healthy_bytes: usize,
+    /// Sample count when it was remembered.
+    healthy_at: u64,
     /// Id of the next sample.
     next_id: u64,
     totals: Totals,
@@ -191,6 +193,7 @@ impl Session {
             guard: Guard::new(&config.guard, head.n_classes()),
             healthy: None,
             healthy_bytes: 0,
+            healthy_at: 0,
             next_id: 0,
             totals: Totals::default(),
             learning: true,
@@ -344,11 +347,12 @@ impl Session {
             Verdict::Fine => {}
             // A copy costs time in proportion to the classes, so it is made less often the more there are.
             Verdict::Healthy => {
-                let every = (self.head.n_classes() as u64).max(1024).next_multiple_of(Guard::EVERY);
-                if self.config.guard.enabled && self.next_id.is_multiple_of(every) {
+                let spacing = (self.next_id / 4).clamp(1024, 16_384).max(self.head.n_classes() as u64);
+                if self.config.guard.enabled && self.next_id >= self.healthy_at + spacing {
                     let copy = self.adapter.checkpoint();
                     self.healthy_bytes = copy.bytes();
                     self.healthy = Some(copy);
+                    self.healthy_at = self.next_id;
                 }
             }
             Verdict::Restore | Verdict::FallBack => {
@@ -378,6 +382,7 @@ impl Session {
         self.guard = Guard::new(&self.config.guard, self.head.n_classes());
         self.healthy = None;
         self.healthy_bytes = 0;
+        self.healthy_at = 0;
         self.next_id = 0;
         self.totals = Totals::default();
     }
@@ -390,7 +395,7 @@ impl Session {
         state.metadata.insert("config".into(), self.config.to_toml());
         state.metadata.insert("method".into(), self.adapter.card().name.into());
         let t = &self.totals;
-        state.put("session.counts", &[self.next_id, t.admitted, t.flips, t.unknown]);
+        state.put("session.counts", &[self.next_id, t.admitted, t.flips, t.unknown, self.healthy_at]);
         state.put("session.maxima", &[t.max_prior_kl, t.max_movement]);
         self.unknown.save(&mut state);
         self.guard.save(&mut state);
@@ -420,13 +425,13 @@ impl Session {
         fresh.unknown.load(state)?;
         fresh.guard.load(state)?;
         if state.has("session.counts") {
-            let &[next_id, admitted, flips, unknown] = state.get::<u64>("session.counts")? else {
-                return Err(Error::state("session.counts: expected 4 values"));
+            let &[next_id, admitted, flips, unknown, healthy_at] = state.get::<u64>("session.counts")? else {
+                return Err(Error::state("session.counts: expected 5 values"));
             };
             let &[max_prior_kl, max_movement] = state.get::<f64>("session.maxima")? else {
                 return Err(Error::state("session.maxima: expected 2 values"));
             };
-            fresh.next_id = next_id;
+            (fresh.next_id, fresh.healthy_at) = (next_id, healthy_at);
             fresh.totals = Totals { admitted, flips, unknown, max_prior_kl, max_movement };
         }
         let healthy = state.under("healthy.");

@@ -23,7 +23,7 @@ use crate::kernels::{accumulate, gather_dots_i16};
 use crate::{Error, Result, State};
 
 /// Rows whose second moments are added at once.
-const CHUNK: usize = 64;
+const CHUNK: usize = 128;
 
 /// While fewer samples than this many per dimension have been seen, every one enters the second moments …
 const DENSE_PER_DIM: u64 = 4;
@@ -261,14 +261,17 @@ impl Evidence {
         }
         let true_n = self.n * self.scale;
         let shrink = self.config.covariance_shrink.max(dim as f64 / (dim as f64 + true_n));
-        let sigma = Mat::<f32>::from_fn(dim, dim, |row, column| {
-            if row < column {
-                return 0.0;
+        let scale = (1.0 - shrink) / variance;
+        let mut sigma = Mat::<f32>::zeros(dim, dim);
+        for column in 0..dim {
+            let pull = mean[column] * scale;
+            let from = &self.second[column * dim..(column + 1) * dim];
+            let into = sigma.col_as_slice_mut(column);
+            for row in column..dim {
+                into[row] = (from[row] * (scale / n) - mean[row] * pull) as f32;
             }
-            let cov = self.second[column * dim + row] / n - mean[row] * mean[column];
-            let scaled = (1.0 - shrink) * cov / variance;
-            (if row == column { scaled + shrink } else { scaled }) as f32
-        });
+            into[column] += shrink as f32;
+        }
         let factor = Llt::new(sigma.as_ref(), Side::Lower).ok()?;
         let mut lower = vec![0.0f32; dim * dim];
         for column in 0..dim {

@@ -41,7 +41,7 @@ pub use config::*;
 use evidence::Evidence;
 use map::Map;
 use prior::{Prior, PriorWork};
-use recent::{Line, One, Recent, Sample, Target, newton};
+use recent::{Line, One, Recent, Sample, newton, under_target};
 
 /// The method's card.
 pub static CARD: Card = Card {
@@ -513,22 +513,23 @@ impl UlTta {
             return;
         }
         let line_of = |s: &Sample<'_>, line: &mut Line| {
-            line.x.extend_from_slice(s.image);
-            line.b.extend_from_slice(s.prior);
-            (line.rest, line.rest_x, line.rest_b) = (s.one.rest, 0.0, s.one.rest_ratio);
+            line.start(s);
+            line.x.copy_from_slice(s.image);
+            line.b.copy_from_slice(s.prior);
+            if s.one.rest > 0.0 {
+                line.b[s.classes.len()] = s.one.rest_ratio + s.one.log_rest();
+            }
         };
         let start = if self.image.scale > 1.0 { self.image.scale } else { p.scale_start };
         let fitted = match_posterior(rows, line_of, start, (0.0, p.scale_max), 0.5, 1.0);
         self.image.foretold = vectorised(
             #[inline(always)]
             || {
-                let (mut line, mut target) = (Line::default(), Target::default());
+                let mut line = Line::default();
                 let (mut with, mut without) = (0.0, 0.0);
                 for s in rows() {
-                    line.clear();
                     line_of(&s, &mut line);
-                    frozen_under_prior(&s, &mut target);
-                    let [x, b, log_p] = target.expectations(&line);
+                    let [x, b, log_p] = under_target(&s, &line);
                     with += log_p - fitted * x - b + line.moments(fitted as f32).log_sum;
                     without += log_p - b + line.moments(0.0).log_sum;
                 }
@@ -564,12 +565,12 @@ impl UlTta {
                 #[inline(always)]
                 || {
                     for s in rows() {
-                        line.clear();
                         line_of(&s, &mut line);
                         let m = line.moments(tau as f32);
-                        let p = (m.best - m.log_sum).exp();
+                        let best = line.best_candidate() as f64;
+                        let p = (tau * best - m.log_sum).exp();
                         sum += p;
-                        slope += p * (m.best / tau - m.mean);
+                        slope += p * (best - m.mean);
                         n += 1.0;
                     }
                 },
@@ -603,14 +604,13 @@ impl UlTta {
         let strength = self.config.feedback.prior_strength;
         let count = self.labelled.len() as f64;
         let mut line = Line::default();
-        let fitted = newton(self.tau_cal, (t.cal_min, t.cal_max), 0.3, 0.0, 4, |tau| {
+        let fitted = newton(self.tau_cal, (t.cal_min, t.cal_max), 0.3, 0.0, |tau| {
             let (mut slope, mut curvature) = (0.0, 0.0);
             for (s, label) in self.labelled.newest(LABELLED).zip(self.labels.iter().rev()) {
-                line.clear();
                 self.calibration_line(&s, &mut line);
-                let own = s.classes.iter().position(|c| c == label).map_or(line.rest_x, |i| line.x[i]);
+                let entry = s.classes.iter().position(|c| c == label).unwrap_or(s.classes.len());
                 let m = line.moments(tau as f32);
-                slope += m.mean - own as f64;
+                slope += m.mean - line.x[entry] as f64;
                 curvature += m.variance;
             }
             let log = tau.ln();
@@ -624,20 +624,26 @@ impl UlTta {
     /// The logits of a remembered sample as a line in τ_cal.
     #[inline(always)]
     fn calibration_line(&self, s: &Sample<'_>, line: &mut Line) {
+        line.start(s);
         let weight = s.one.weight;
-        let adapted = s.text.iter().zip(s.image).map(|(t, v)| t + weight * v);
-        let each = s.one.rest.max(1.0).ln();
-        line.rest = s.one.rest;
+        let lump = s.classes.len();
+        // Every lumped class has an equal part of the lump.
+        let each = s.one.log_rest();
         if self.config.temperature.cal_prior {
             let tau_pred = self.tau_pred as f32;
-            line.x.extend(adapted.zip(s.prior).map(|(l, p)| tau_pred * l + p));
-            line.b.resize(s.text.len(), 0.0);
-            (line.rest_x, line.rest_b) = (s.one.rest_prior - each, 0.0);
+            for i in 0..line.x.len() {
+                line.x[i] = tau_pred * (s.text[i] + weight * s.image[i]) + s.prior[i];
+            }
+            line.b.fill(0.0);
+            line.x[lump] -= each;
         } else {
-            line.x.extend(adapted);
-            line.b.extend_from_slice(s.prior);
-            (line.rest_x, line.rest_b) = (s.one.rest_text - each, s.one.rest_prior - s.one.rest_text);
+            for i in 0..line.x.len() {
+                line.x[i] = s.text[i] + weight * s.image[i];
+            }
+            line.b.copy_from_slice(s.prior);
+            line.x[lump] -= each;
         }
+        line.b[lump] += each;
     }
 
     /// τ_pred as published: the τ of least entropy over the admitted samples since the last update.
@@ -773,16 +779,14 @@ fn match_posterior<'a, I: Iterator<Item = Sample<'a>>>(
     relative_step: f64,
     absolute_step: f64,
 ) -> f64 {
-    let (mut line, mut target) = (Line::default(), Target::default());
+    let mut line = Line::default();
     let (mut wanted, mut n) = (0.0, 0.0);
     vectorised(
         #[inline(always)]
         || {
             for s in rows() {
-                line.clear();
                 line_of(&s, &mut line);
-                frozen_under_prior(&s, &mut target);
-                wanted += target.expectations(&line)[0];
+                wanted += under_target(&s, &line)[0];
                 n += 1.0;
             }
         },
@@ -790,10 +794,9 @@ fn match_posterior<'a, I: Iterator<Item = Sample<'a>>>(
     if n == 0.0 {
         return start;
     }
-    newton(start, bounds, relative_step, absolute_step, 10, |t| {
+    newton(start, bounds, relative_step, absolute_step, |t| {
         let (mut mean, mut variance) = (0.0, 0.0);
         for s in rows() {
-            line.clear();
             line_of(&s, &mut line);
             let m = line.moments(t as f32);
             mean += m.mean;
@@ -801,14 +804,6 @@ fn match_posterior<'a, I: Iterator<Item = Sample<'a>>>(
         }
         ((mean - wanted) / n, variance / n)
     })
-}
-
-/// The frozen posterior of a remembered sample under the prior of the time.
-#[inline(always)]
-fn frozen_under_prior(s: &Sample<'_>, target: &mut Target) {
-    target.y.clear();
-    target.y.extend(s.text.iter().zip(s.prior).map(|(t, p)| t + p));
-    target.rest_y = s.one.rest_prior;
 }
 
 /// Accuracy told by the shape of the margins alone, free of their scale: if they are |N(μ, σ)|, with the right
