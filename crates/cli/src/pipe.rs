@@ -40,7 +40,7 @@ pub fn answer_lines(run: &mut Run, normalize: bool, interrupt: &Interrupt) -> an
             Ok(fine) => bad |= !fine,
             // The reader has what it wanted; the state is saved as at any other end.
             Err(e) if is_broken_pipe(&e) => {
-                run.sink = None;
+                run.hung_up = true;
                 break;
             }
             Err(e) => return Err(e),

@@ -15,7 +15,7 @@ use ultta_eval::pack::Pack;
 
 use crate::anchors::{self, Anchors};
 use crate::answers::{Answer, Extent, Sink};
-use crate::failure::usage;
+use crate::failure::{is_broken_pipe, usage};
 use crate::interrupt::Interrupt;
 use crate::settings::Settings;
 use crate::summary::{GuardWatch, Tally};
@@ -152,8 +152,14 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     let head = anchors::load_head(&args.head, &args.anchors)?;
     let session = open_session(head, &args)?;
     let extent = Extent { top: args.top, probs: args.probs };
-    let mut run =
-        Run { guard: GuardWatch::new(&session), session, tally: Tally::default(), sink: None, extent };
+    let mut run = Run {
+        guard: GuardWatch::new(&session),
+        session,
+        tally: Tally::default(),
+        sink: None,
+        extent,
+        hung_up: false,
+    };
     let begun = Instant::now();
     let code = if piped {
         run.open_sink(Some(args.out.as_deref().unwrap_or(Path::new("-"))))?;
@@ -166,7 +172,7 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     let seconds = begun.elapsed();
 
     // Both outputs are tried, so that a failure of one does not lose the other.
-    let sunk = run.sink.take().map_or(Ok(()), |sink| {
+    let sunk = run.sink.take().filter(|_| !run.hung_up).map_or(Ok(()), |sink| {
         sink.commit().with_context(|| {
             format!("cannot write {}", args.out.as_deref().unwrap_or(Path::new("-")).display())
         })
@@ -175,6 +181,9 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         run.session.state().save(output::target(path))?;
     }
     sunk?;
+    if run.hung_up {
+        return Ok(code);
+    }
     let summary = run.tally.summary(&run.session, seconds);
     if args.json {
         writeln!(stdout(), "{}", serde_json::to_string(&summary)?)?;
@@ -253,6 +262,8 @@ pub struct Run {
     pub tally: Tally,
     pub sink: Option<Sink>,
     pub extent: Extent,
+    /// Whether the reader of the predictions hung up: the run ends there, quietly.
+    pub hung_up: bool,
     guard: GuardWatch,
 }
 
@@ -334,19 +345,23 @@ impl Stream {
                 break;
             }
             let features = self.pack.select(block, args.normalize)?;
-            let warning = run.step(
+            let stepped = run.step(
                 &Input::new(&features),
                 |i, _| Id::Number(block[i] as u64),
                 |i| self.pack.labels().map(|labels| labels[block[i]]),
-            )?;
-            if let Some(warning) = warning {
+            );
+            run.hung_up = stepped.as_ref().is_err_and(is_broken_pipe);
+            done += block.len();
+            if run.hung_up {
+                break;
+            }
+            if let Some(warning) = stepped? {
                 progress.suspend(|| eprintln!("{warning}"));
             }
-            done += block.len();
             progress.inc(block.len() as u64);
         }
         progress.finish_and_clear();
-        if done < self.indices.len() {
+        if done < self.indices.len() && !(run.hung_up && args.save_state.is_none()) {
             let next = self.first + done;
             let advice = match &args.save_state {
                 Some(path) => format!("; go on with --load-state {} --rows {next}..", path.display()),
