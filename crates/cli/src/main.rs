@@ -4,6 +4,7 @@ mod anchors;
 mod answers;
 mod completions;
 mod config;
+mod demo;
 mod eval;
 mod failure;
 mod inspect;
@@ -16,6 +17,7 @@ mod run;
 mod settings;
 mod suite;
 mod summary;
+mod terminal_plot;
 
 use std::process::ExitCode;
 
@@ -31,6 +33,7 @@ struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
+  ultta demo
   ultta run --features features.safetensors --head head.safetensors --shuffle 0
   ultta run --features features.npy --head head.safetensors --out predictions.csv
   encoder | ultta run --features - --head head.safetensors | consumer
@@ -39,6 +42,7 @@ Examples:
 
 #[derive(Subcommand)]
 enum Command {
+    Demo(demo::Args),
     Run(Box<run::Args>),
     Eval(Box<eval::Args>),
     Report(report::Args),
@@ -51,6 +55,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
+        Command::Demo(args) => demo::main(args),
         Command::Run(args) => run::main(*args),
         Command::Eval(args) => eval::main(*args),
         Command::Report(args) => report::main(args),

@@ -45,11 +45,11 @@ impl Place {
         let text = unit(&noise(classes * DIM, 1));
         let spread = noise(n * DIM, seed);
         let labels: Vec<i64> = (0..n).map(|i| (i * classes / n) as i64).collect();
-        let rows: Vec<f32> = (0..n * DIM)
-            .map(|i| text[labels[i / DIM] as usize * DIM + i % DIM] + 0.8 * spread[i])
-            .collect();
+        let rows: Vec<f32> =
+            (0..n * DIM).map(|i| text[labels[i / DIM] as usize * DIM + i % DIM] + 0.8 * spread[i]).collect();
         let names: Vec<String> = (0..classes).map(|c| format!("class {c}")).collect();
-        let own: HashMap<String, String> = extra.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
+        let own: HashMap<String, String> =
+            extra.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
         write(&folder.join("features.safetensors"), &unit(&rows), n, Some(&labels), own, "features");
         let head: HashMap<String, String> = [
             ("classes", serde_json::to_string(&names).unwrap()),
@@ -105,7 +105,8 @@ fn one_document_with_every_run_and_its_zero_shot() {
     place.pack("a", 4, 300, 2, &[]);
     let methods = "zero-shot,ul-tta,ul-tta:paper,t3a,tip-adapter,freetta,tda,bca,onzeta,dmn,stata,lame,prior-only,temperature-only";
     let protocols = "file,iid,sorted,dirichlet:0.1,zipf,partial:0.5,few:2:32,iid+labels:0.5:20,iid+weak:0.5,iid+batch:1,iid+cycle:400,iid+compute:1000:2000";
-    let document = json(&place, &eval(&["--methods", methods, "--protocols", protocols, "--seeds", "0-1", "--json"]));
+    let document =
+        json(&place, &eval(&["--methods", methods, "--protocols", protocols, "--seeds", "0-1", "--json"]));
     let runs = document["runs"].as_array().unwrap();
     assert_eq!(runs.len(), 14 * 12 * 2);
     assert_eq!(document["summary"].as_array().unwrap().len(), 14 * 12);
@@ -141,7 +142,8 @@ fn the_same_seeds_give_the_same_files_whatever_the_number_of_jobs() {
     for seed in 0..3 {
         for method in ["ul-tta", "tda"] {
             let read = |out: &str, file: &str| {
-                std::fs::read_to_string(place.path(&format!("{out}/iid/a/{method}/seed-{seed}/{file}"))).unwrap()
+                std::fs::read_to_string(place.path(&format!("{out}/iid/a/{method}/seed-{seed}/{file}")))
+                    .unwrap()
             };
             for file in ["summary.json", "windows.jsonl", "config.toml", "done"] {
                 assert_eq!(read("one", file), read("three", file), "{method} {seed} {file}");
@@ -205,7 +207,11 @@ fn a_killed_evaluation_goes_on_where_it_was() {
     let mut straight = eval(&["--methods", "tda,onzeta,stata,ul-tta", "--seeds", "0-3", "--json"]);
     straight.extend(["--out", "other"]);
     let strip = |mut d: Value| {
-        d["runs"].as_array_mut().unwrap().iter_mut().for_each(|r| drop(r.as_object_mut().unwrap().remove("timing")));
+        d["runs"]
+            .as_array_mut()
+            .unwrap()
+            .iter_mut()
+            .for_each(|r| drop(r.as_object_mut().unwrap().remove("timing")));
         d["runs"].clone()
     };
     assert_eq!(strip(document), strip(json(&place, &straight)));
@@ -247,21 +253,25 @@ fn mistakes_are_named() {
     assert!(error.contains("did you mean sorted?"), "{error}");
     assert!(place.fails(&eval(&["--seeds", "a"])).contains("0-4"));
     assert!(place.fails(&["eval"]).contains("no packs"));
-    assert!(place.fails(&eval(&["--features", "a/features.safetensors", "--head", "a/head.safetensors"])).contains("twice"));
+    assert!(
+        place
+            .fails(&eval(&["--features", "a/features.safetensors", "--head", "a/head.safetensors"]))
+            .contains("twice")
+    );
     assert!(place.fails(&eval(&["--protocols", "iid+open:0.5"])).contains("strangers"));
     assert!(place.fails(&eval(&["--protocols", "continual"])).contains("two packs"));
 
     let rows = unit(&noise(4 * DIM, 5));
     write(&place.path("unlabelled.safetensors"), &rows, 4, None, HashMap::new(), "features");
-    let error = place.fails(&["eval", "--features", "unlabelled.safetensors", "--head", "a/head.safetensors"]);
+    let error =
+        place.fails(&["eval", "--features", "unlabelled.safetensors", "--head", "a/head.safetensors"]);
     assert!(error.contains("no labels"), "{error}");
     write(&place.path("far.safetensors"), &rows, 4, Some(&[0, 1, 2, 9]), HashMap::new(), "features");
     let error = place.fails(&["eval", "--features", "far.safetensors", "--head", "a/head.safetensors"]);
     assert!(error.contains("label 9"), "{error}");
 
     let other = |name: &str| format!("{name}/features.safetensors");
-    let error =
-        place.fails(&["eval", "--features", &other("other-classes"), "--head", "a/head.safetensors"]);
+    let error = place.fails(&["eval", "--features", &other("other-classes"), "--head", "a/head.safetensors"]);
     assert!(error.contains("other classes"), "{error}");
     // another encoder's name is a warning; the pack's own name is used; a stream across encoders is refused
     let output =
@@ -269,9 +279,7 @@ fn mistakes_are_named() {
     assert!(output.status.success());
     assert!(String::from_utf8_lossy(&output.stderr).contains("warning: mine: the features were made by"));
     assert!(place.path("runs/iid/mine/ul-tta/seed-0/done").is_file());
-    let error = place.fails(&[
-        "eval", "--data", "a", "--data", "other-encoder", "--protocols", "continual",
-    ]);
+    let error = place.fails(&["eval", "--data", "a", "--data", "other-encoder", "--protocols", "continual"]);
     assert!(error.contains("cannot cross encoders"), "{error}");
 }
 
@@ -291,14 +299,24 @@ fn reports_stand_on_their_own() {
     place.pack("a", 4, 400, 2, &[]);
     place.pack("b", 4, 400, 3, &[]);
     place.ok(&[
-        "eval", "--data", ".", "--methods", "zero-shot,ul-tta,tda,onzeta", "--protocols", "iid,sorted", "--seeds",
+        "eval",
+        "--data",
+        ".",
+        "--methods",
+        "zero-shot,ul-tta,tda,onzeta",
+        "--protocols",
+        "iid,sorted",
+        "--seeds",
         "0-1",
     ]);
     std::fs::create_dir_all(place.path("runs/iid/broken")).unwrap();
     std::fs::write(place.path("runs/iid/broken/summary.json"), "{").unwrap();
     let output = place.ultta(&["report", "runs", "--html", "r.html", "--md", "r.md", "--latex", "r.tex"]);
     assert!(output.status.success());
-    assert!(String::from_utf8_lossy(&output.stderr).contains("left out"), "an unreadable run folder is named");
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("left out"),
+        "an unreadable run folder is named"
+    );
     let html = std::fs::read_to_string(place.path("r.html")).unwrap();
     assert!(html.starts_with("<!doctype html>") && html.contains("Left out"));
     for foreign in ["http://", "https://", "<script", "<link", "src=", "@import", "url("] {
@@ -321,7 +339,10 @@ fn the_papers_tables_say_what_is_absent() {
     place.pack("data/pacs-cartoon/toy", 7, 200, 3, &[]);
     let said = place.ok(&["suite", "paper", "datasets", "per-dataset"]);
     assert!(said.contains("| PACS | style / domain | 7 | 7 | 9991 | 500 in 2 pack(s) |"), "{said}");
-    assert!(said.contains("PACS · UL-TTA, default preset") && said.contains("absent: get DomainBed's"), "{said}");
+    assert!(
+        said.contains("PACS · UL-TTA, default preset") && said.contains("absent: get DomainBed's"),
+        "{said}"
+    );
     assert!(place.fails(&["suite", "paper", "ablation"]).contains("did you mean ablations?"));
     let said = place.ok(&["suite", "paper", "domainnet", "ablations"]);
     assert!(said.contains("| Full") || said.contains("| full | 60.1 / 6.8 | absent"), "{said}");

@@ -30,7 +30,26 @@
 //! # Ok::<(), ultta::Error>(())
 //! ```
 //!
-//! MEASURED_TABLE
+//! Measured beside real features (OpenAI CLIP ViT-B/32, ImageNet, 6 images per class; 6,000 samples everywhere,
+//! defaults, seed 0, *shifted* is [`Domain::shifted`]). The last three rows are a NumPy sketch of the methods:
+//!
+//! | | ImageNet, C = 1000 | C = 1000 | C = 345 | C = 345, shifted | C = 100 | C = 100, shifted |
+//! |---|---|---|---|---|---|---|
+//! | cosine image – right text | 0.30 | 0.31 | 0.31 | 0.30 | 0.31 | 0.30 |
+//! | cosine image – wrong text | 0.19 | 0.19 | 0.19 | 0.19 | 0.19 | 0.20 |
+//! | cosine image – image, same class | 0.79 | 0.77 | 0.78 | 0.77 | 0.77 | 0.77 |
+//! | cosine image – image, other class | 0.52 | 0.57 | 0.57 | 0.57 | 0.57 | 0.57 |
+//! | cosine text – text | 0.61 | 0.61 | 0.61 | 0.61 | 0.61 | 0.61 |
+//! | within-class variance in 10 / 100 directions | 23 / 66 % | 20 / 59 % | 20 / 59 % | 20 / 59 % | 21 / 59 % | 21 / 60 % |
+//! | effective rank within / between classes | 114 / 26 | 145 / 32 | 144 / 22 | 139 / 22 | 131 / 15 | 129 / 15 |
+//! | most favoured class, times too often | 3.2 | 10.5 | 2.6 | 3.6 | 2.4 | 3.1 |
+//! | zero-shot top-1 / ECE (%) | 61.1 / 2.8 | 63.0 / 8.3 | 65.8 / 6.8 | 60.6 / 6.6 | 68.8 / 10.6 | 64.5 / 10.2 |
+//! | default, top-1 (%) | 61.1 | 63.6 | 68.3 | 63.7 | 72.3 | 70.0 |
+//! | published rules, α = 1, η = 0.1, ρ = 0.01 | 56.9 | 55.8 | 56.5 | 49.8 | 55.9 | 51.3 |
+//! | the same without ρ: it collapses | 7.1 | 7.2 | 13.9 | 11.5 | 28.3 | 26.0 |
+//!
+//! With few classes (C = 10) the lean towards siblings decides nearly every error, zero-shot is far too sure of
+//! itself (top-1 76.3, ECE 20.6) and there is little to win; take another `ambiguity` and `agreement` there.
 
 use rand_distr::{Distribution, StandardNormal, StandardUniform};
 use rand_pcg::Pcg64Mcg;

@@ -20,8 +20,10 @@ const BLOCK: usize = 128;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let samples: usize = std::env::args().nth(1).map_or(Ok(200_000), |n| n.parse())?;
     let folder = tempfile::tempdir()?;
-    let (features, head) = (folder.path().join("features.safetensors"), folder.path().join("head.safetensors"));
-    let mut simulator = Simulator::new(&SimulatorConfig { classes: CLASSES, dim: DIM, ..Default::default() })?;
+    let (features, head) =
+        (folder.path().join("features.safetensors"), folder.path().join("head.safetensors"));
+    let mut simulator =
+        Simulator::new(&SimulatorConfig { classes: CLASSES, dim: DIM, ..Default::default() })?;
     simulator.head().save(&head)?;
     let (mut rows, mut labels) = (Vec::with_capacity(samples * DIM * 4), Vec::new());
     for _ in 0..samples.div_ceil(BLOCK) {

@@ -130,7 +130,12 @@ const ABLATIONS: [(&str, f64, f64, &[(&str, &str)]); 6] = [
         "without guards",
         58.1,
         12.2,
-        &[("prototypes.rho", "inf"), ("prototypes.eta", "1"), ("prior.kappa", "inf"), ("temperature.beta", "0")],
+        &[
+            ("prototypes.rho", "inf"),
+            ("prototypes.eta", "1"),
+            ("prior.kappa", "inf"),
+            ("temperature.beta", "0"),
+        ],
     ),
 ];
 
@@ -150,7 +155,8 @@ const STABILITY: [(&str, &str, f64, f64, f64, Option<&str>); 3] = [
 ];
 
 /// The tables, by name.
-pub const TABLES: [&str; 6] = ["datasets", "domainnet", "per-dataset", "ablations", "efficiency", "stability"];
+pub const TABLES: [&str; 6] =
+    ["datasets", "domainnet", "per-dataset", "ablations", "efficiency", "stability"];
 
 const NO_GRADIENTS: &str = "needs gradients through the encoder";
 
@@ -229,7 +235,8 @@ impl Suite {
     }
 
     fn datasets(&self) -> Result<String> {
-        let mut out = heading("Datasets", &["dataset", "shift", "classes: paper", "ours", "images: paper", "ours"]);
+        let mut out =
+            heading("Datasets", &["dataset", "shift", "classes: paper", "ours", "images: paper", "ours"]);
         for entry in &DATASETS {
             let pairs = self.packs(entry)?;
             let (mut rows, mut classes) = (0, 0);
@@ -262,7 +269,15 @@ impl Suite {
             line(&mut out, &[name.into(), paper, value, gap]);
         }
         if let Some(runs) = &runs {
-            line(&mut out, &["UL-TTA, default preset".into(), "–".into(), beside(runs, "ul-tta", 0.0, 0.0).0, "–".into()]);
+            line(
+                &mut out,
+                &[
+                    "UL-TTA, default preset".into(),
+                    "–".into(),
+                    beside(runs, "ul-tta", 0.0, 0.0).0,
+                    "–".into(),
+                ],
+            );
         }
         Ok(out)
     }
@@ -319,7 +334,13 @@ impl Suite {
     }
 
     fn efficiency(&self, progress: &dyn Progress) -> Result<String> {
-        let header = ["method", "paper: FLOPs", "paper: latency", "ours: µs per sample over zero-shot's", "share of a ViT-B/16 forward pass"];
+        let header = [
+            "method",
+            "paper: FLOPs",
+            "paper: latency",
+            "ours: µs per sample over zero-shot's",
+            "share of a ViT-B/16 forward pass",
+        ];
         let mut out = heading("Efficiency", &header);
         let names = ["zero-shot", "freetta", "t3a", "ul-tta:paper", "ul-tta"];
         // Any pack will do for a cost; DomainNet's has the class count of the paper.
@@ -333,7 +354,8 @@ impl Suite {
         }
         let micros = |runs: &[Run], name: &str| {
             let own: Vec<&Run> = runs.iter().filter(|r| r.summary.method == name).collect();
-            own.iter().map(|r| 1e6 / r.timing.samples_per_second.max(1e-9)).sum::<f64>() / own.len().max(1) as f64
+            own.iter().map(|r| 1e6 / r.timing.samples_per_second.max(1e-9)).sum::<f64>()
+                / own.len().max(1) as f64
         };
         let mut rows: Vec<(&str, &str, &str, Option<&str>)> = EFFICIENCY.to_vec();
         rows.push(("UL-TTA, default preset", "–", "–", Some("ul-tta")));
