@@ -18,7 +18,9 @@ const BLOCK: usize = 128;
 fn main() {
     let rounds: usize = std::env::var("ROUNDS").ok().and_then(|r| r.parse().ok()).unwrap_or(7);
     let only: Option<usize> = std::env::var("CLASSES").ok().and_then(|r| r.parse().ok());
-    println!("| classes | way | zero-shot, µs per sample | adaptive, µs per sample | throughput ratio | added, µs |");
+    println!(
+        "| classes | way | zero-shot, µs per sample | adaptive, µs per sample | throughput ratio | added, µs |"
+    );
     println!("|---|---|---|---|---|---|");
     for (classes, rows) in [(10, 16_384), (200, 16_384), (1000, 16_384), (10_000, 4_096)] {
         if only.is_some_and(|o| o != classes) {
@@ -49,7 +51,8 @@ fn main() {
 fn zero_shot(head: &Head, features: &Features<'_>, block: usize) -> usize {
     let mut labels = 0;
     for start in (0..features.rows()).step_by(block) {
-        let scores = head.zero_shot(&features.slice(start..features.rows().min(start + block))).expect("shapes fit");
+        let scores =
+            head.zero_shot(&features.slice(start..features.rows().min(start + block))).expect("shapes fit");
         for row in 0..scores.rows() {
             let s = summary(scores.row(row), 1.0);
             labels += s.label + (s.prob > 2.0) as usize;
@@ -88,7 +91,8 @@ fn stream(classes: usize, rows: usize) -> (Head, Features<'static>) {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             ((seed >> 33) as f64 + 0.5) / (1u64 << 31) as f64
         };
-        ((-2.0 * uniform().ln()).sqrt() * (std::f64::consts::TAU * uniform()).cos() / (DIM as f64).sqrt()) as f32
+        ((-2.0 * uniform().ln()).sqrt() * (std::f64::consts::TAU * uniform()).cos() / (DIM as f64).sqrt())
+            as f32
     };
     let mut vector = || (0..DIM).map(|_| gauss()).collect::<Vec<f32>>();
     let (image, text) = (vector(), vector());
@@ -96,7 +100,8 @@ fn stream(classes: usize, rows: usize) -> (Head, Features<'static>) {
         (0..DIM).map(|i| parts.iter().map(|(v, w)| v[i] * w).sum()).collect()
     };
     let class: Vec<Vec<f32>> = (0..classes).map(|_| vector()).collect();
-    let prototypes: Vec<f32> = class.iter().flat_map(|c| mix(&[(&text, 0.6), (&image, 0.22), (c, 0.55)])).collect();
+    let prototypes: Vec<f32> =
+        class.iter().flat_map(|c| mix(&[(&text, 0.6), (&image, 0.22), (c, 0.55)])).collect();
     let head = Head::new(
         Features::normalized(prototypes, DIM).expect("no zero rows").data().to_vec(),
         DIM,
