@@ -73,7 +73,11 @@ pub fn vector<T: Element>(py: Python<'_>, values: Vec<T>) -> Bound<'_, PyArray1<
 }
 
 /// A read-only matrix.
-pub fn matrix<T: Element>(py: Python<'_>, values: Vec<T>, columns: usize) -> PyResult<Bound<'_, PyArray2<T>>> {
+pub fn matrix<T: Element>(
+    py: Python<'_>,
+    values: Vec<T>,
+    columns: usize,
+) -> PyResult<Bound<'_, PyArray2<T>>> {
     let rows = values.len() / columns.max(1);
     Ok(frozen(PyArray1::from_vec(py, values).reshape([rows, columns])?))
 }

@@ -9,6 +9,7 @@ mod array;
 mod cli;
 mod config;
 mod error;
+mod eval;
 mod head;
 mod html;
 mod session;
@@ -25,11 +26,13 @@ mod _ultta {
     #[pymodule_export]
     use crate::config::{default_config, methods};
     #[pymodule_export]
-    use crate::head::{Head, _head_from_bytes};
+    use crate::eval::{_adaptive_ece, _aurc, _detection, _evaluate, _find_packs, _quality, _reliability};
     #[pymodule_export]
-    use crate::session::{Session, _restore_session};
+    use crate::head::{_head_from_bytes, Head};
     #[pymodule_export]
-    use crate::state::{State, _state_from_bytes};
+    use crate::session::{_restore_session, Session};
+    #[pymodule_export]
+    use crate::state::{_state_from_bytes, State};
     #[pymodule_export]
     use crate::step::{Health, Step, ZeroShot};
     use pyo3::prelude::*;

@@ -315,9 +315,8 @@ impl Session {
     }
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
-        let (state, learning) = self.using(py, |session| {
-            Ok((session.state().to_bytes().map_err(raise)?, session.learning()))
-        })?;
+        let (state, learning) =
+            self.using(py, |session| Ok((session.state().to_bytes().map_err(raise)?, session.learning())))?;
         let restore = py.import("ultta._ultta")?.getattr("_restore_session")?;
         Ok((restore, (self.head(), PyBytes::new(py, &state), learning).into_pyobject(py)?))
     }
@@ -406,7 +405,11 @@ impl Block<'_> {
         bar: Option<&Bar>,
         work: impl Fn(&mut ultta::Session, &Input<'_>) -> ultta::Result<ultta::Step>,
     ) -> PyResult<ultta::Step> {
-        let features = self.features(self.rows.0, self.rows.1)?;
+        let (expected, got) = (session.head().dim(), self.rows.1);
+        if expected != got {
+            return Err(raise(Error::Shape { what: "feature dimension", expected, got }));
+        }
+        let features = self.features(self.rows.0, got)?;
         let views = match self.views {
             Some((data, dim, counts)) => Some((self.features(data, dim)?, counts)),
             None => None,
@@ -563,4 +566,18 @@ pub fn _restore_session(py: Python<'_>, head: Head, state: &[u8], learning: bool
     let mut session = py.detach(|| ultta::Session::resume(head.inner, &state)).map_err(raise)?;
     session.set_learning(learning);
     Ok(session.into())
+}
+
+/// Seconds that the core itself takes for a step on these rows, for `bench.py` to compare with.
+#[pyfunction]
+pub fn _core_seconds(py: Python<'_>, session: &Session, features: &Bound<'_, PyAny>) -> PyResult<f64> {
+    let rows = Matrix::of("features", features)?;
+    let (dim, data) = (rows.dim(), rows.data());
+    session.using(py, |session| {
+        let started = std::time::Instant::now();
+        let step = session.step(&Features::new(data, dim).map_err(raise)?).map_err(raise)?;
+        let seconds = started.elapsed().as_secs_f64();
+        drop(step);
+        Ok(seconds)
+    })
 }

@@ -205,10 +205,7 @@ impl Step {
         let rows = &self.inner.rows;
         let flips = rows.iter().filter(|row| row.label != row.zero_shot.label).count();
         let admitted = rows.iter().filter(|row| row.admitted).count();
-        format!(
-            "Step({} rows, {admitted} admitted, {flips} answered differently from zero-shot)",
-            rows.len()
-        )
+        format!("Step({} rows, {admitted} admitted, {flips} answered differently from zero-shot)", rows.len())
     }
 
     fn _repr_html_(&self) -> String {

@@ -153,7 +153,7 @@ def test_heads_and_states_can_be_pickled(stream: Stream) -> None:
     assert head == stream.head and head.metadata["encoder"] == "toy" and hash(head) == hash(stream.head)
     state = ultta.Session(head).state()
     assert pickle.loads(pickle.dumps(state)) == state
-    assert "session.counts" in state and state["session.counts"].tolist() == [0, 0, 0, 0]
+    assert "session.counts" in state and not state["session.counts"].any()
     assert len(state.keys()) == len(state) and state.metadata["method"] == "ul_tta"
     with pytest.raises(KeyError):
         state["nothing"]
@@ -200,7 +200,8 @@ def test_merge_adds_evidence(stream: Stream) -> None:
     assert a.state() == before
     merged = a.state().merge(b.state())
     a.merge(b)
-    assert a.state()["evidence.seen"] == merged["evidence.seen"] == 600
+    assert a.state()["evidence.seen"].tolist() == merged["evidence.seen"].tolist()
+    assert a.state()["evidence.seen"].max() == 600
     with pytest.raises(ValueError, match="another configuration"):
         a.merge(ultta.Session(stream.head, preset="paper"))
     with pytest.raises(TypeError, match="expected a State, a Session or the path"):

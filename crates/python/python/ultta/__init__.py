@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from . import metrics
+from ._evaluate import Evaluation, evaluate
 from ._ultta import (
     Head,
     Health,
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from .sklearn import ZeroShotClassifier
 
 __all__ = [
+    "Evaluation",
     "Head",
     "Health",
     "Session",
@@ -39,7 +42,9 @@ __all__ = [
     "ZeroShotClassifier",
     "__version__",
     "default_config",
+    "evaluate",
     "methods",
+    "metrics",
 ]
 
 

@@ -28,7 +28,7 @@ def float32(what: str, values: Any) -> NDArray[np.float32]:
     if array.dtype.kind != "f":
         raise ValueError(f"{what}: expected dtype float16, float32 or float64, got {array.dtype}")
     with np.errstate(over="ignore"):  # a float64 beyond float32 becomes an infinity, which the core refuses
-        return np.ascontiguousarray(array, dtype=np.float32)
+        return np.require(array, np.float32, ["C_CONTIGUOUS", "ALIGNED"])
 
 
 def vector(what: str, dtype: str, values: Any) -> NDArray[Any]:
