@@ -168,7 +168,7 @@ impl Stream {
         let mut at = rows.start;
         while at < rows.end {
             if let Some(labels) = &self.labels
-                && at % FEEDBACK == 0
+                && at.is_multiple_of(FEEDBACK)
                 && at >= DELAY
             {
                 session.feedback((at - DELAY) as u64, labels[at - DELAY]).unwrap();
