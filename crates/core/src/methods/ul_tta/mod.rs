@@ -261,11 +261,21 @@ impl UlTta {
         let listed_posterior: f32 = work.posterior.iter().sum();
         let listed_prior: f32 = work.candidate_prior.iter().map(|&p| exp(p)).sum();
         let log_rest = |mass: f32| if rest > 0.0 { mass.max(rest * 1e-9).ln() } else { -80.0 };
+        let rest_prior = if self.tau_pred == 1.0 || rest == 0.0 {
+            log_rest(1.0 - listed_posterior) + summary.log_sum - frozen.best
+        } else {
+            // The posterior is at τ_pred; the fits need the sum at 1.
+            let plain = |c: usize| base[c] + work.log_prior[c];
+            let top = work.candidates.iter().map(|&c| plain(c as usize)).fold(f32::NEG_INFINITY, f32::max);
+            let all: f64 = (0..classes).map(|c| exp(plain(c) - top) as f64).sum();
+            let listed: f64 = work.candidates.iter().map(|&c| exp(plain(c as usize) - top) as f64).sum();
+            log_rest((all - listed) as f32) + top - frozen.best
+        };
         let one = One {
             weight,
             rest,
             rest_text: log_rest(text_sum - listed),
-            rest_prior: log_rest(1.0 - listed_posterior) + summary.log_sum - frozen.best,
+            rest_prior,
             rest_ratio: log_rest(classes as f32 - listed_prior) - rest.max(1.0).ln(),
             teaches: 0.0,
             has_image,
