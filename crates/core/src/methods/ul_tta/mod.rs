@@ -421,9 +421,17 @@ impl UlTta {
                     each_above(&work.text, least * sum, |c, e| shares.push((c as u32, e / sum)));
                 }
                 Responsibilities::Fused => {
-                    let mut sum = exp(answered.one.rest_text) * f32::from(u8::from(answered.one.rest > 0.0));
-                    for (&c, &v) in work.candidates.iter().zip(&work.image) {
-                        work.text[c as usize] *= exp(answered.one.weight * v);
+                    // Relative to the best fused logit, which may lie beyond the range of exp.
+                    let fused = |i: usize| work.candidate_text[i] + answered.one.weight * work.image[i];
+                    let top = (0..work.candidates.len()).map(fused).fold(0.0, f32::max);
+                    let fade = exp(-top);
+                    if fade < 1.0 {
+                        work.text.iter_mut().for_each(|e| *e *= fade);
+                    }
+                    let has_rest = f32::from(u8::from(answered.one.rest > 0.0));
+                    let mut sum = fade * exp(answered.one.rest_text) * has_rest;
+                    for (i, &c) in work.candidates.iter().enumerate() {
+                        work.text[c as usize] = exp(fused(i) - top);
                         sum += work.text[c as usize];
                     }
                     each_above(&work.text, least * sum, |c, e| shares.push((c as u32, e / sum)));
