@@ -217,7 +217,7 @@ pub fn assert_sound(step: &Step, what: &str) {
     for (i, row) in step.rows.iter().enumerate() {
         assert!(row.label < classes, "{what}: row {i} answers class {}", row.label);
         for p in [row.prob, row.prob_pred, row.zero_shot.prob] {
-            assert!(p > 0.0 && p <= 1.0 + 1e-5, "{what}: row {i} has probability {p}");
+            assert!((0.0..=1.0 + 1e-5).contains(&p), "{what}: row {i} has probability {p}");
         }
         for (temperature, own) in [(Temperature::Pred, row.prob_pred), (Temperature::Cal, row.prob)] {
             let probs = step.probs(i, temperature);
