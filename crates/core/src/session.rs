@@ -347,7 +347,7 @@ impl Session {
             Verdict::Fine => {}
             // A copy costs time in proportion to the classes, so it is made less often the more there are.
             Verdict::Healthy => {
-                let spacing = (self.next_id / 4).clamp(1024, 16_384).max(self.head.n_classes() as u64);
+                let spacing = self.healthy_at.clamp(1024, 16_384).max(self.head.n_classes() as u64);
                 if self.config.guard.enabled && self.next_id >= self.healthy_at + spacing {
                     let copy = self.adapter.checkpoint();
                     self.healthy_bytes = copy.bytes();

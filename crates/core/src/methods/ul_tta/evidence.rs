@@ -32,13 +32,13 @@ const DENSE_PER_DIM: u64 = 4;
 const STRIDE: u64 = 4;
 
 /// Σ is factorised again when the evidence has grown by this share …
-const GROWTH: f64 = 1.25;
+const GROWTH: f64 = 1.5;
 
 /// … or, once old evidence is forgotten as fast as new comes in, this many times per half-life …
 const PER_HALF_LIFE: f64 = 8.0;
 
 /// … but not more often than this many samples.
-const MIN_SPACING: f64 = 512.0;
+const MIN_SPACING: f64 = 1024.0;
 
 /// Classes folded at once: bounds the memory of the right-hand sides.
 const FOLD_BLOCK: usize = 128;
@@ -77,7 +77,7 @@ pub(super) struct Evidence {
 struct Fold {
     /// Lower Cholesky factor of Σ, column-major.
     factor: Vec<f32>,
-    /// Second-moment evidence and samples when Σ was factorised.
+    /// Evidence and samples when Σ was factorised.
     at_n: f64,
     at_samples: u64,
     /// Σ⁻¹ m_c as 16-bit rows with one scale each.
@@ -226,15 +226,14 @@ impl Evidence {
 
     /// At an update: factorises Σ if it has changed, folds the classes that have.
     pub(super) fn update(&mut self) {
-        self.add_pending();
-        let second_n = self.second_n * self.scale;
+        let true_n = self.n * self.scale;
         let due = self.fold.as_ref().is_none_or(|fold| {
             let since = (self.samples - fold.at_samples) as f64;
-            second_n >= GROWTH * fold.at_n || since >= (self.half_life / PER_HALF_LIFE).max(MIN_SPACING)
+            true_n >= GROWTH * fold.at_n || since >= (self.half_life / PER_HALF_LIFE).max(MIN_SPACING)
         });
         if due && let Some(factor) = self.factorise() {
             let mut fold = self.fold.take().unwrap_or_else(|| Fold::new(self.classes, self.dim));
-            (fold.factor, fold.at_n, fold.at_samples) = (factor, self.second_n * self.scale, self.samples);
+            (fold.factor, fold.at_n, fold.at_samples) = (factor, true_n, self.samples);
             let all: Vec<usize> = (0..self.classes).filter(|&c| self.class_n[c] > 0.0).collect();
             self.fold_classes(&mut fold, &all);
             self.fold = Some(fold);
@@ -251,7 +250,8 @@ impl Evidence {
     }
 
     /// Lower Cholesky factor of the shrunk, scaled covariance. `None` if there is nothing to factorise.
-    fn factorise(&self) -> Option<Vec<f32>> {
+    fn factorise(&mut self) -> Option<Vec<f32>> {
+        self.add_pending();
         let (dim, n) = (self.dim, self.second_n);
         if n <= 0.0 || self.n <= 0.0 {
             return None;
@@ -360,9 +360,10 @@ impl Evidence {
         let mut rounded = Vec::with_capacity(self.class_sum.len());
         let mut scales = Vec::with_capacity(self.classes);
         for row in self.class_sum.chunks(self.dim) {
-            let largest = row.iter().fold(0.0f64, |m, v| m.max(v.abs()));
+            let largest = row.iter().fold(0.0f64, |m, &v| if v.abs() > m { v.abs() } else { m });
             let scale = largest / i16::MAX as f64;
-            rounded.extend(row.iter().map(|v| if scale > 0.0 { (v / scale).round() as i16 } else { 0 }));
+            let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
+            rounded.extend(row.iter().map(|v| (v * inverse + 0.5f64.copysign(*v)) as i16));
             scales.push(scale);
         }
         state.put("evidence.rounded", &rounded);

@@ -58,6 +58,9 @@ pub static CARD: Card = Card {
 /// Rows whose moved-prototype scores are computed at once; an update in between computes the rest again.
 const AHEAD: usize = 32;
 
+/// Rows that a fit looks at: of more recent samples, every second, third, …
+const FIT_ROWS: usize = 256;
+
 /// Labelled rows that τ_cal is fitted to.
 const LABELLED: usize = 512;
 
@@ -522,14 +525,20 @@ impl UlTta {
         self.recent_since = 0;
     }
 
+    /// The recent samples that a fit looks at.
+    fn fit_rows(&self, window: usize) -> impl Iterator<Item = Sample<'_>> {
+        let step = window.min(self.recent.len()).div_ceil(FIT_ROWS).max(1);
+        self.recent.newest(window).step_by(step).filter(|s| s.one.teaches > 0.0)
+    }
+
     /// The image branch's temperature `a`: cross-entropy between the frozen posterior under the prior and
     /// softmax(a v + log prior) over recent samples, each scored before it taught; and how much of that
     /// posterior's information the branch foretold, beyond the prior.
     fn fit_image_branch(&mut self) {
         let p = &self.config.prototypes;
-        let rows =
-            || self.recent.newest(p.scale_window).filter(|s| s.one.has_image > 0.0 && s.one.teaches > 0.0);
-        if rows().count() < p.scale_min_rows.max(1) {
+        let rows = || self.fit_rows(p.scale_window).filter(|s| s.one.has_image > 0.0);
+        let scored = self.recent.newest(p.scale_window).filter(|s| s.one.has_image > 0.0).count();
+        if scored < p.scale_min_rows.max(1) {
             return;
         }
         let line_of = |s: &Sample<'_>, line: &mut Line| {
@@ -572,7 +581,7 @@ impl UlTta {
         if self.labelled.len() > 0 || t.cal == CalRule::Fixed {
             return;
         }
-        let rows = || self.recent.newest(t.cal_window).filter(|s| s.one.teaches > 0.0);
+        let rows = || self.fit_rows(t.cal_window);
         let line_of = |s: &Sample<'_>, line: &mut Line| self.calibration_line(s, line);
         let bounds = (t.cal_min, t.cal_max);
         let matched = match_posterior(rows, line_of, self.tau_match, bounds, 0.3, 0.0);

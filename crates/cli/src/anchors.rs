@@ -1,0 +1,132 @@
+//! The head of a run: a head file, and further anchors folded into it.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use anyhow::Context;
+use ultta::{Anchor, Error, Features, Head};
+use ultta_eval::pack::{Kind, Pack};
+
+/// A file of anchors and how much it counts against the head's own, which count 1.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Anchors {
+    path: PathBuf,
+    weight: f32,
+}
+
+impl FromStr for Anchors {
+    type Err = String;
+
+    /// `FILE` or `FILE:WEIGHT`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (path, weight) = match text.rsplit_once(':').map(|(path, weight)| (path, weight.parse::<f32>())) {
+            Some((path, Ok(weight))) => (path, weight),
+            _ => (text, 1.0),
+        };
+        if !(weight > 0.0 && weight.is_finite()) {
+            return Err(format!("expected a weight above 0, got {weight}"));
+        }
+        Ok(Self { path: path.into(), weight })
+    }
+}
+
+/// Reads a head and folds further anchors into it.
+pub fn load_head(path: &Path, anchors: &[Anchors]) -> anyhow::Result<Head> {
+    let mut head = read_head(path)?;
+    let vectors = anchors.iter().map(|a| a.read(&head)).collect::<anyhow::Result<Vec<_>>>()?;
+    let all: Vec<Anchor<'_>> = vectors.iter().zip(anchors).flat_map(|(v, a)| v.anchors(a.weight)).collect();
+    if !all.is_empty() {
+        head = head.with_anchors(1.0, &all)?;
+    }
+    Ok(head)
+}
+
+/// Reads a head file; errors name it.
+pub fn read_head(path: &Path) -> anyhow::Result<Head> {
+    Head::load(path).map_err(|e| match e {
+        Error::Format { .. } | Error::Io { .. } => e.into(),
+        _ => anyhow::Error::from(e).context(path.display().to_string()),
+    })
+}
+
+/// Vectors with the class of each.
+struct Vectors {
+    features: Features<'static>,
+    classes: Vec<usize>,
+}
+
+impl Anchors {
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A head's prototypes, matched by class name, or labelled features: exemplar images.
+    fn read(&self, head: &Head) -> anyhow::Result<Vectors> {
+        let path = &self.path;
+        let vectors = match Kind::of(path)? {
+            Kind::Head => prototypes(&read_head(path)?, head).with_context(|| path.display().to_string())?,
+            _ => exemplars(path, head)?,
+        };
+        if vectors.features.dim() != head.dim() {
+            return Err(Error::Shape {
+                what: "dimension of the anchors",
+                expected: head.dim(),
+                got: vectors.features.dim(),
+            })
+            .with_context(|| path.display().to_string());
+        }
+        Ok(vectors)
+    }
+}
+
+/// The prototypes of another head, matched by class name.
+fn prototypes(other: &Head, head: &Head) -> anyhow::Result<Vectors> {
+    let mut classes = Vec::with_capacity(other.n_classes());
+    for name in other.classes() {
+        let class = head.classes().iter().position(|class| class == name);
+        classes.push(class.ok_or_else(|| Error::Classes {
+            reason: format!("the anchors name a class {name:?} that the head does not have"),
+        })?);
+    }
+    Ok(Vectors { features: Features::new(other.prototypes().to_vec(), other.dim())?, classes })
+}
+
+/// Labelled features: exemplar images.
+fn exemplars(path: &Path, head: &Head) -> anyhow::Result<Vectors> {
+    let pack = Pack::open(path, None)?;
+    let labels = pack.labels().ok_or_else(|| Error::Format {
+        reason: "anchors: expected a head file, or features with labels; these have no labels".into(),
+        path: path.to_owned(),
+    })?;
+    pack.check_labels(head.n_classes())?;
+    let features = pack.read(0..pack.rows(), true).with_context(|| path.display().to_string())?;
+    Ok(Vectors { classes: labels.to_vec(), features })
+}
+
+impl Vectors {
+    /// The vectors of a class share the file's weight, so that many exemplars do not drown the text.
+    fn anchors(&self, weight: f32) -> impl Iterator<Item = Anchor<'_>> {
+        let mut counts = vec![0u32; self.classes.iter().max().map_or(0, |class| class + 1)];
+        self.classes.iter().for_each(|&class| counts[class] += 1);
+        self.classes.iter().enumerate().map(move |(row, &class)| Anchor {
+            class,
+            vector: self.features.row(row),
+            weight: weight / counts[class] as f32,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_weight_may_follow_the_file() {
+        let parse = |text: &str| text.parse::<Anchors>();
+        assert_eq!(parse("a.npz").unwrap(), Anchors { path: "a.npz".into(), weight: 1.0 });
+        assert_eq!(parse("a.npz:0.5").unwrap(), Anchors { path: "a.npz".into(), weight: 0.5 });
+        assert_eq!(parse("a:b").unwrap(), Anchors { path: "a:b".into(), weight: 1.0 });
+        assert!(parse("a:0").is_err() && parse("a:-1").is_err() && parse("a:nan").is_err());
+    }
+}

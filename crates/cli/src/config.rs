@@ -1,0 +1,34 @@
+//! `ultta config`: prints settings.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use crate::settings::Settings;
+
+/// Print settings: the documented default, or what flags and a file resolve to
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Print the default configuration with the meaning of every key
+    #[arg(long, conflicts_with_all = ["method", "preset", "config", "settings"])]
+    default: bool,
+
+    #[command(flatten)]
+    settings: Settings,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  ultta config --default > ultta.toml         a file to start from
+  ultta config --preset paper                 every value of a preset
+  ultta config --config ultta.toml            checks a file and fills in what it leaves out
+  ultta config --set gate.keep=0.6            tries a setting";
+
+pub fn main(args: Args) -> anyhow::Result<ExitCode> {
+    let text = match args.default {
+        true => ultta::config::DEFAULT_TOML.to_string(),
+        false => args.settings.resolve()?.to_toml(),
+    };
+    write!(std::io::stdout(), "{text}")?;
+    Ok(ExitCode::SUCCESS)
+}

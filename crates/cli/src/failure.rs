@@ -1,0 +1,88 @@
+//! How a failure reaches the user: one line on standard error and an exit code.
+
+use std::io::ErrorKind;
+use std::process::ExitCode;
+
+use ultta::Error;
+
+/// Exit code of bad input and wrong usage; clap uses the same.
+pub const BAD_INPUT: u8 = 2;
+
+/// A request that cannot be met as it was made.
+#[derive(Debug)]
+pub struct Usage(pub String);
+
+impl std::fmt::Display for Usage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for Usage {}
+
+/// An `Err` for wrong usage.
+pub fn usage<T>(message: impl Into<String>) -> anyhow::Result<T> {
+    Err(Usage(message.into()).into())
+}
+
+/// Prints a failure and chooses the exit code: 2 for bad input, 1 for everything else. A reader who hung up is
+/// no failure.
+pub fn report(error: anyhow::Error) -> ExitCode {
+    if is_broken_pipe(&error) {
+        return ExitCode::SUCCESS;
+    }
+    eprintln!("error: {}", message(&error));
+    let bad_input = error.chain().any(|cause| {
+        cause.is::<Usage>()
+            || cause.downcast_ref::<Error>().is_some_and(|e| match e {
+                Error::Io { doing, .. } => *doing == "opening",
+                _ => true,
+            })
+    });
+    ExitCode::from(if bad_input { BAD_INPUT } else { 1 })
+}
+
+/// The whole chain of causes in one line, what to do at its end.
+fn message(error: &anyhow::Error) -> String {
+    let mut message = String::new();
+    for cause in error.chain().map(|cause| cause.to_string()) {
+        // Some errors quote their cause themselves.
+        if !message.contains(&cause) {
+            message = if message.is_empty() { cause } else { format!("{message}: {cause}") };
+        }
+    }
+    let advice = error.chain().find_map(|cause| match cause.downcast_ref::<Error>()? {
+        Error::OtherHead { .. } => Some("; give the head (and --anchors) it was saved with"),
+        Error::OtherConfig { .. } => Some("; leave the settings out to use the state's own"),
+        _ => None,
+    });
+    one_line(&message) + advice.unwrap_or_default()
+}
+
+/// Whether the reader of our output hung up.
+pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        cause.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == ErrorKind::BrokenPipe)
+    })
+}
+
+/// A message without the lines in which a TOML error quotes the file.
+pub fn one_line(message: &str) -> String {
+    let quotes_source = |line: &str| {
+        line.trim_start().trim_start_matches(|c: char| c.is_ascii_digit()).trim_start().starts_with('|')
+    };
+    message.lines().filter(|l| !quotes_source(l) && !l.trim().is_empty()).collect::<Vec<_>>().join(": ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn toml_errors_become_one_line() {
+        let error = ultta::Config::from_toml("[method.ul_tta.gate]\nkeeep = 0.5").unwrap_err().to_string();
+        let line = one_line(&error);
+        assert!(line.contains("line 2") && line.contains("keeep") && !line.contains('|'), "{line}");
+        assert_eq!(line.lines().count(), 1);
+    }
+}

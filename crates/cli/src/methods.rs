@@ -1,0 +1,67 @@
+//! `ultta methods`: lists what can adapt.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use serde_json::json;
+use ultta::adapter::{Readout, Rows};
+
+/// List the methods
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Print one JSON array instead
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn main(args: Args) -> anyhow::Result<ExitCode> {
+    let mut out = std::io::stdout().lock();
+    let cards = ultta::methods::cards();
+    if args.json {
+        let cards: Vec<_> = cards
+            .iter()
+            .map(|card| {
+                json!({
+                    "name": card.name.replace('_', "-"),
+                    "summary": card.summary,
+                    "paper": card.paper,
+                    "readout": match card.readout {
+                        Readout::BeforeObserve => "before_observe",
+                        Readout::AfterObserve => "after_observe",
+                    },
+                    "rows": match card.rows {
+                        Rows::Independent => "independent",
+                        Rows::Joint => "joint",
+                    },
+                    "needs_horizon": card.needs_horizon,
+                    "needs_labels": card.needs_labels,
+                    "needs_views": card.needs_views,
+                })
+            })
+            .collect();
+        writeln!(out, "{}", serde_json::to_string(&cards)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    for card in cards {
+        writeln!(out, "{:<12} {}", card.name.replace('_', "-"), card.summary)?;
+        writeln!(out, "{:<12} {}", "", card.paper)?;
+        let readout = match card.readout {
+            Readout::BeforeObserve => "a sample is answered before it teaches",
+            Readout::AfterObserve => "a sample teaches before it is answered",
+        };
+        let rows = match card.rows {
+            Rows::Independent => "any block size gives the same answers",
+            Rows::Joint => "answers the rows of a block jointly",
+        };
+        writeln!(out, "{:<12} {readout}; {rows}", "")?;
+        let needs = [
+            (card.needs_horizon, "the length of the stream"),
+            (card.needs_labels, "labelled examples"),
+            (card.needs_views, "extra views of each sample"),
+        ];
+        for (_, need) in needs.iter().filter(|(needed, _)| *needed) {
+            writeln!(out, "{:<12} needs {need}", "")?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,103 @@
+//! Output files: written aside and renamed when complete, so that a failed run leaves the old file as it was.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use tempfile::NamedTempFile;
+
+use crate::failure::usage;
+
+/// Where bytes go.
+pub enum Output {
+    /// Standard output.
+    Stdout(io::Stdout),
+    /// A new file beside the one that it will replace.
+    Aside(NamedTempFile, PathBuf),
+    /// A device or a named pipe: nothing there to keep, and a rename would replace it.
+    Direct(File),
+}
+
+impl Output {
+    /// Opens an output before any work starts; `-` is standard output.
+    pub fn create(path: &Path) -> anyhow::Result<Self> {
+        if path == Path::new("-") {
+            return Ok(Output::Stdout(io::stdout()));
+        }
+        let cannot = || format!("cannot write {}", path.display());
+        match path.metadata() {
+            Ok(there) if there.is_dir() => usage(format!("cannot write {}: it is a folder", path.display())),
+            Ok(there) if !there.is_file() => {
+                Ok(Output::Direct(File::options().write(true).open(path).with_context(cannot)?))
+            }
+            _ => {
+                let target = target(path);
+                Ok(Output::Aside(aside(&target).with_context(cannot)?, target))
+            }
+        }
+    }
+
+    /// Completes the output: from now on the file is there under its name.
+    pub fn commit(mut self) -> io::Result<()> {
+        self.flush()?;
+        if let Output::Aside(file, target) = self {
+            file.as_file().sync_all()?;
+            let file = file.persist(target).map_err(|e| e.error)?;
+            // Ordinary permissions instead of the private ones of a temporary file.
+            #[cfg(unix)]
+            {
+                use std::os::unix::fs::PermissionsExt;
+                file.set_permissions(std::fs::Permissions::from_mode(0o644))?;
+            }
+            drop(file);
+        }
+        Ok(())
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Output::Stdout(stdout) => stdout.write(bytes),
+            Output::Aside(file, _) => file.write(bytes),
+            Output::Direct(file) => file.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Output::Stdout(stdout) => stdout.flush(),
+            Output::Aside(file, _) => file.flush(),
+            Output::Direct(file) => file.flush(),
+        }
+    }
+}
+
+/// Checks before any work starts that a state can be saved here.
+pub fn check_writable(path: &Path) -> anyhow::Result<()> {
+    if path.metadata().is_ok_and(|there| !there.is_file()) {
+        return usage(format!("cannot write {}: it is not a regular file", path.display()));
+    }
+    aside(&target(path)).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(())
+}
+
+/// Refuses an output that would replace one of the inputs.
+pub fn check_apart(output: &Path, inputs: &[&Path]) -> anyhow::Result<()> {
+    let Ok(there) = output.canonicalize() else { return Ok(()) };
+    match inputs.iter().find(|input| input.canonicalize().is_ok_and(|input| input == there)) {
+        Some(_) => usage(format!("{} is an input; write to another file", output.display())),
+        None => Ok(()),
+    }
+}
+
+/// The file a path stands for: behind a link, the file it points to is replaced, not the link.
+pub fn target(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
+}
+
+fn aside(target: &Path) -> io::Result<NamedTempFile> {
+    let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty());
+    tempfile::Builder::new().prefix(".ultta-").tempfile_in(folder.unwrap_or(Path::new(".")))
+}

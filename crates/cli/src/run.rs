@@ -1,0 +1,380 @@
+//! `ultta run`: adapts on a stream of features.
+
+use std::io::{Write, stderr, stdout};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::Context;
+use indicatif::{ProgressBar, ProgressStyle};
+use ultta::{Error, Head, Input, Session, State};
+use ultta_eval::lines::Id;
+use ultta_eval::order::Order;
+use ultta_eval::pack::Pack;
+
+use crate::anchors::{self, Anchors};
+use crate::answers::{Answer, Extent, Sink};
+use crate::failure::{is_broken_pipe, usage};
+use crate::interrupt::Interrupt;
+use crate::settings::Settings;
+use crate::summary::{GuardWatch, Tally};
+use crate::{output, pipe};
+
+/// Adapt a zero-shot classifier on a stream of features
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Features: safetensors, .npy or .npz; - reads JSON lines from standard input and answers each at once
+    #[arg(long, value_name = "FILE", help_heading = "Input")]
+    pub features: PathBuf,
+
+    /// The head: class prototypes, class names and logit scale (safetensors)
+    #[arg(long, value_name = "FILE", help_heading = "Input")]
+    pub head: PathBuf,
+
+    /// Labels in a file of their own, only to report top-1 and ECE
+    #[arg(long, value_name = "FILE", help_heading = "Input")]
+    labels: Option<PathBuf>,
+
+    /// Further anchors folded into the head: another head file (matched by class name) or labelled features.
+    /// All anchors a file has for a class count WEIGHT (default 1) together, the head's own anchor counts 1
+    #[arg(long, value_name = "FILE[:WEIGHT]", help_heading = "Input")]
+    anchors: Vec<Anchors>,
+
+    /// Accept features of any length but zero, and scale them to unit length
+    #[arg(long, help_heading = "Input")]
+    pub normalize: bool,
+
+    /// Order of the rows: file, shuffled, sorted or partial:SHARE (only that share of the classes occurs)
+    #[arg(long, value_name = "ORDER", default_value = "file", help_heading = "Input")]
+    order: Order,
+
+    /// Seed of the order
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Input")]
+    seed: u64,
+
+    /// Short for --order shuffled --seed N
+    #[arg(long, value_name = "N", conflicts_with_all = ["order", "seed"], help_heading = "Input")]
+    shuffle: Option<u64>,
+
+    /// Only these places of the order, such as 0..1000, or 1000.. to go on after an interrupt
+    #[arg(long, value_name = "A..B", value_parser = parse_rows, help_heading = "Input")]
+    rows: Option<Rows>,
+
+    /// Rows per step; the answers do not depend on it unless the method answers rows jointly
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Input")]
+    block: u32,
+
+    #[command(flatten)]
+    settings: Settings,
+
+    /// Continue from a saved state, under its own settings
+    #[arg(long, value_name = "FILE", help_heading = "State")]
+    load_state: Option<PathBuf>,
+
+    /// Save the state at the end, or when interrupted
+    #[arg(long, value_name = "FILE", help_heading = "State")]
+    save_state: Option<PathBuf>,
+
+    /// Write predictions: .jsonl, .csv, .parquet, or - for JSON lines on standard output
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    out: Option<PathBuf>,
+
+    /// Add the K best classes to each prediction
+    #[arg(long, value_name = "K", default_value_t = 0, hide_default_value = true, help_heading = "Output")]
+    top: usize,
+
+    /// Add the probabilities of all classes to each prediction
+    #[arg(long, help_heading = "Output")]
+    probs: bool,
+
+    /// Print the summary as one JSON object
+    #[arg(long, help_heading = "Output")]
+    json: bool,
+
+    /// No progress bar and no summary for people
+    #[arg(long, short, help_heading = "Output")]
+    quiet: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  Files are often class-sorted; shuffle them with seed 0 and compare with the published algorithm:
+    ultta run --features features.safetensors --head head.safetensors --shuffle 0
+    ultta run --features features.safetensors --head head.safetensors --shuffle 0 --preset paper
+
+  Predictions with the three best classes, and a state to go on from:
+    ultta run --features day1.npy --head head.safetensors --out day1.csv --top 3 --save-state s.safetensors
+    ultta run --features day2.npy --head head.safetensors --out day2.csv --top 3 --load-state s.safetensors
+
+  As a filter between two programs, one JSON row a line:
+    echo '{\"id\": \"img-1\", \"features\": [0.6, 0.8]}' | ultta run --features - --head head.safetensors
+
+  Exemplar images beside the text anchors, counting half as much:
+    ultta run --features features.npz --head head.safetensors --anchors exemplars.safetensors:0.5
+
+  A setting of the method, and rejection of strangers:
+    ultta run --features f.npy --head h.safetensors --set gate.keep=0.6 --set unknown.score=energy --set unknown.quantile=0.1
+
+Exit codes: 0 done, 1 failure, 2 bad input or usage, 128 + signal after an interrupt (the state is saved).
+An output file is replaced only when the new one is complete.";
+
+/// Places in the order: a start and, maybe, an end.
+#[derive(Clone, Debug)]
+struct Rows {
+    start: usize,
+    end: Option<usize>,
+}
+
+fn parse_rows(text: &str) -> Result<Rows, String> {
+    let bad = || "expected A..B, A.. or ..B".to_string();
+    let (start, end) = text.split_once("..").ok_or_else(bad)?;
+    let start = if start.is_empty() { 0 } else { start.parse().map_err(|_| bad())? };
+    let end = if end.is_empty() { None } else { Some(end.parse().map_err(|_| bad())?) };
+    if end.is_some_and(|end| end < start) {
+        return Err(bad());
+    }
+    Ok(Rows { start, end })
+}
+
+impl Rows {
+    fn within(&self, n: usize) -> Range<usize> {
+        let end = self.end.unwrap_or(n).min(n);
+        self.start.min(end)..end
+    }
+}
+
+pub fn main(args: Args) -> anyhow::Result<ExitCode> {
+    let piped = args.features == Path::new("-");
+    args.check(piped)?;
+    let interrupt = Interrupt::listen()?;
+    let head = anchors::load_head(&args.head, &args.anchors)?;
+    let session = open_session(head, &args)?;
+    let extent = Extent { top: args.top, probs: args.probs };
+    let mut run = Run {
+        guard: GuardWatch::new(&session),
+        session,
+        tally: Tally::default(),
+        sink: None,
+        extent,
+        hung_up: false,
+    };
+    let begun = Instant::now();
+    let code = if piped {
+        run.open_sink(Some(args.out.as_deref().unwrap_or(Path::new("-"))))?;
+        pipe::answer_lines(&mut run, args.normalize, &interrupt)?
+    } else {
+        let stream = Stream::open(&args, run.session.head())?;
+        run.open_sink(args.out.as_deref())?;
+        stream.answer(&mut run, &args, &interrupt)?
+    };
+    let seconds = begun.elapsed();
+
+    // Both outputs are tried, so that a failure of one does not lose the other.
+    let sunk = run.sink.take().filter(|_| !run.hung_up).map_or(Ok(()), |sink| {
+        sink.commit().with_context(|| {
+            format!("cannot write {}", args.out.as_deref().unwrap_or(Path::new("-")).display())
+        })
+    });
+    if let Some(path) = &args.save_state {
+        run.session.state().save(output::target(path))?;
+    }
+    sunk?;
+    if run.hung_up {
+        return Ok(code);
+    }
+    let summary = run.tally.summary(&run.session, seconds);
+    if args.json {
+        writeln!(stdout(), "{}", serde_json::to_string(&summary)?)?;
+    } else if !args.quiet {
+        // Standard output belongs to the predictions when they go there.
+        match args.answers_on_stdout(piped) {
+            true => summary.print(&mut stderr())?,
+            false => summary.print(&mut stdout())?,
+        }
+    }
+    Ok(code)
+}
+
+impl Args {
+    fn answers_on_stdout(&self, piped: bool) -> bool {
+        self.out.as_deref().map_or(piped, |out| out == Path::new("-"))
+    }
+
+    /// What can be refused before anything is read.
+    fn check(&self, piped: bool) -> anyhow::Result<()> {
+        if self.json && self.answers_on_stdout(piped) {
+            return usage(
+                "--json and the predictions both want standard output; give the predictions a file with --out",
+            );
+        }
+        if piped {
+            let only_for_files = [
+                (self.order != Order::File || self.shuffle.is_some(), "--order and --shuffle"),
+                (self.rows.is_some(), "--rows"),
+                (self.labels.is_some(), "--labels"),
+            ];
+            if let Some((_, flags)) = only_for_files.iter().find(|(given, _)| *given) {
+                return usage(format!(
+                    "{flags} cannot be used with --features -: lines are answered as they come"
+                ));
+            }
+        }
+        let inputs =
+            [Some(&self.features), Some(&self.head), self.labels.as_ref(), self.settings.config.as_ref()];
+        let mut inputs: Vec<&Path> = inputs.into_iter().flatten().map(PathBuf::as_path).collect();
+        inputs.extend(self.anchors.iter().map(Anchors::path));
+        if let Some(path) = &self.save_state {
+            output::check_apart(path, &inputs)?;
+            output::check_writable(path)?;
+        }
+        if let Some(path) = &self.out {
+            inputs.extend(self.load_state.as_deref());
+            inputs.extend(self.save_state.as_deref());
+            output::check_apart(path, &inputs)?;
+            if self.save_state.as_deref().is_some_and(|state| state == path) {
+                return usage(format!("--out and --save-state both name {}", path.display()));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A fresh session, or one that continues from a state. Settings given beside a state must agree with it.
+fn open_session(head: Head, args: &Args) -> anyhow::Result<Session> {
+    let Some(path) = &args.load_state else { return Ok(Session::new(head, &args.settings.resolve()?)?) };
+    let resume = || -> anyhow::Result<Session> {
+        let state = State::load(path)?;
+        if !args.settings.given() {
+            return Ok(Session::resume(head, &state)?);
+        }
+        let mut session = Session::new(head, &args.settings.resolve()?)?;
+        session.load(&state)?;
+        Ok(session)
+    };
+    resume().with_context(|| format!("--load-state {}", path.display()))
+}
+
+/// What both kinds of run, files and pipes, share.
+pub struct Run {
+    pub session: Session,
+    pub tally: Tally,
+    pub sink: Option<Sink>,
+    pub extent: Extent,
+    /// Whether the reader of the predictions hung up: the run ends there, quietly.
+    pub hung_up: bool,
+    guard: GuardWatch,
+}
+
+impl Run {
+    fn open_sink(&mut self, path: Option<&Path>) -> anyhow::Result<()> {
+        let classes = self.session.head().classes();
+        self.sink = path.map(|path| Sink::create(path, classes, self.extent)).transpose()?;
+        Ok(())
+    }
+
+    /// Answers a block of samples: `id` and `label` tell what is known of each row.
+    pub fn step(
+        &mut self,
+        input: &Input<'_>,
+        id: impl Fn(usize, u64) -> Id,
+        label: impl Fn(usize) -> Option<usize>,
+    ) -> anyhow::Result<Option<String>> {
+        let input = Input { keep_scores: self.extent.needs_scores(), ..*input };
+        let step = self.session.step_with(&input)?;
+        for (i, row) in step.rows.iter().enumerate() {
+            self.tally.push(row, label(i));
+            if let Some(sink) = &mut self.sink {
+                let classes = self.session.head().classes();
+                sink.write(&Answer::new(&step, i, id(i, row.id), classes, self.extent))
+                    .context("cannot write the predictions")?;
+            }
+        }
+        Ok(self.guard.look(&step.health))
+    }
+}
+
+/// A features file in the order it is to be answered.
+struct Stream {
+    pack: Pack,
+    indices: Vec<usize>,
+    /// Place of the first index in the whole order.
+    first: usize,
+}
+
+impl Stream {
+    /// Opens the features and checks every row and label, so that bad input is known before the work starts.
+    fn open(args: &Args, head: &Head) -> anyhow::Result<Self> {
+        let pack = Pack::open(&args.features, args.labels.as_deref())?;
+        let bad = |reason: String| Error::Format { reason, path: args.features.clone() };
+        if pack.dim() != head.dim() {
+            let reason =
+                format!("features: expected {} columns as in the head, got {}", head.dim(), pack.dim());
+            return Err(bad(reason).into());
+        }
+        if pack.rows() == 0 {
+            return Err(bad("features: expected at least 1 row, got 0".into()).into());
+        }
+        pack.check_labels(head.n_classes())?;
+        let (order, seed) = match args.shuffle {
+            Some(seed) => (Order::Shuffled, seed),
+            None => (args.order, args.seed),
+        };
+        let mut indices = order.indices(pack.rows(), pack.labels(), seed)?;
+        let mut first = 0;
+        if let Some(rows) = &args.rows {
+            let places = rows.within(indices.len());
+            if places.is_empty() {
+                return usage(format!("--rows: nothing left of {} rows", indices.len()));
+            }
+            first = places.start;
+            indices = indices[places].to_vec();
+        }
+        pack.check(args.normalize).with_context(|| args.features.display().to_string())?;
+        Ok(Self { pack, indices, first })
+    }
+
+    fn answer(&self, run: &mut Run, args: &Args, interrupt: &Interrupt) -> anyhow::Result<ExitCode> {
+        let progress = if args.quiet { ProgressBar::hidden() } else { progress_bar(self.indices.len()) };
+        let mut done = 0;
+        let mut code = ExitCode::SUCCESS;
+        for block in self.indices.chunks(args.block as usize) {
+            if let Some(interrupted) = interrupt.came() {
+                code = interrupted;
+                break;
+            }
+            let features = self.pack.select(block, args.normalize)?;
+            let stepped = run.step(
+                &Input::new(&features),
+                |i, _| Id::Number(block[i] as u64),
+                |i| self.pack.labels().map(|labels| labels[block[i]]),
+            );
+            run.hung_up = stepped.as_ref().is_err_and(is_broken_pipe);
+            done += block.len();
+            if run.hung_up {
+                break;
+            }
+            if let Some(warning) = stepped? {
+                progress.suspend(|| eprintln!("{warning}"));
+            }
+            progress.inc(block.len() as u64);
+        }
+        progress.finish_and_clear();
+        if done < self.indices.len() && !(run.hung_up && args.save_state.is_none()) {
+            let next = self.first + done;
+            let advice = match &args.save_state {
+                Some(path) => format!("; go on with --load-state {} --rows {next}..", path.display()),
+                None => String::new(),
+            };
+            eprintln!("warning: interrupted after {done} of {} rows{advice}", self.indices.len());
+        }
+        Ok(code)
+    }
+}
+
+/// A progress bar with the rate, on standard error and only if that is a terminal.
+fn progress_bar(rows: usize) -> ProgressBar {
+    let style = ProgressStyle::with_template("{bar:40} {human_pos}/{human_len} rows, {per_sec}, {eta} left");
+    ProgressBar::new(rows as u64).with_style(style.expect("the template is valid"))
+}

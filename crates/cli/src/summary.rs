@@ -1,0 +1,177 @@
+//! What a run comes to: counts, metrics where there are labels, and health.
+
+use std::io::Write;
+use std::time::Duration;
+
+use serde::Serialize;
+use ultta::guard::Standing;
+use ultta::session::Row;
+use ultta::{Health, Session};
+use ultta_eval::metrics::{Accumulator, Metrics};
+
+/// Counts and metrics while a run goes on.
+#[derive(Default)]
+pub struct Tally {
+    pub n: u64,
+    admitted: u64,
+    flips: u64,
+    unknown: u64,
+    adapted: Accumulator,
+    zero_shot: Accumulator,
+}
+
+impl Tally {
+    /// Takes in an answer, and its label where it has one.
+    pub fn push(&mut self, row: &Row, label: Option<usize>) {
+        self.n += 1;
+        self.admitted += u64::from(row.admitted);
+        self.flips += u64::from(row.label != row.zero_shot.label);
+        self.unknown += u64::from(row.unknown);
+        if let Some(label) = label {
+            self.adapted.push(row.prob.into(), row.label == label);
+            self.zero_shot.push(row.zero_shot.prob.into(), row.zero_shot.label == label);
+        }
+    }
+
+    /// The summary at the end.
+    pub fn summary(&self, session: &Session, time: Duration) -> Summary {
+        let (method, preset) = name_of(session);
+        let adapted = self.adapted.metrics();
+        let zero_shot = self.zero_shot.metrics();
+        let share = |count: u64| count as f64 / self.n.max(1) as f64;
+        Summary {
+            n: self.n,
+            classes: session.head().n_classes(),
+            method,
+            preset,
+            top1: adapted.map(|m| m.top1),
+            ece: adapted.map(|m| m.ece),
+            zero_shot: Frozen { top1: zero_shot.map(|m| m.top1), ece: zero_shot.map(|m| m.ece) },
+            admitted_share: share(self.admitted),
+            flip_share: share(self.flips),
+            unknown_share: share(self.unknown),
+            health: session.health(),
+            seconds: time.as_secs_f64(),
+        }
+    }
+}
+
+/// The method as the command line writes it, and its preset.
+fn name_of(session: &Session) -> (String, Option<String>) {
+    use ultta::methods::MethodConfig;
+    use ultta::methods::ul_tta::Preset;
+    let method = &session.config().method;
+    let preset = match method {
+        MethodConfig::UlTta(config) => Some(match config.preset {
+            Preset::Default => "default".to_string(),
+            Preset::Paper => "paper".to_string(),
+        }),
+        _ => None,
+    };
+    (method.card().name.replace('_', "-"), preset)
+}
+
+/// What `--json` prints. Shares and metrics are fractions in [0, 1]; metrics are null without labels.
+#[derive(Serialize)]
+pub struct Summary {
+    n: u64,
+    classes: usize,
+    method: String,
+    preset: Option<String>,
+    top1: Option<f64>,
+    ece: Option<f64>,
+    zero_shot: Frozen,
+    admitted_share: f64,
+    flip_share: f64,
+    unknown_share: f64,
+    health: Health,
+    seconds: f64,
+}
+
+#[derive(Serialize)]
+struct Frozen {
+    top1: Option<f64>,
+    ece: Option<f64>,
+}
+
+impl Summary {
+    /// For people.
+    pub fn print(&self, out: &mut impl Write) -> std::io::Result<()> {
+        let preset = self.preset.as_ref().map(|p| format!(" ({p})")).unwrap_or_default();
+        let rate = self.n as f64 / self.seconds.max(1e-9);
+        writeln!(
+            out,
+            "{}{preset}: {} rows, {} classes, {:.2} s ({rate:.0} rows/s)",
+            self.method, self.n, self.classes, self.seconds
+        )?;
+        let metrics = |top1: Option<f64>, ece: Option<f64>| Some(Metrics { top1: top1?, ece: ece? });
+        let frozen = metrics(self.zero_shot.top1, self.zero_shot.ece);
+        if let (Some(adapted), Some(frozen)) = (metrics(self.top1, self.ece), frozen) {
+            writeln!(out, "{:<12}{:>9}{:>9}", "", "top-1 %", "ECE %")?;
+            writeln!(out, "{:<12}{:>9.2}{:>9.2}", "zero-shot", 100.0 * frozen.top1, 100.0 * frozen.ece)?;
+            writeln!(out, "{:<12}{:>9.2}{:>9.2}", "adapted", 100.0 * adapted.top1, 100.0 * adapted.ece)?;
+            let gain = [adapted.top1 - frozen.top1, adapted.ece - frozen.ece].map(|g| 100.0 * g);
+            writeln!(out, "{:<12}{:>+9.2}{:>+9.2}", "difference", gain[0], gain[1])?;
+        }
+        let h = &self.health;
+        writeln!(
+            out,
+            "admitted {:.1} %, answered differently from zero-shot {:.1} %, unknown {:.1} %",
+            100.0 * self.admitted_share,
+            100.0 * self.flip_share,
+            100.0 * self.unknown_share
+        )?;
+        writeln!(
+            out,
+            "health: prior KL {:.3}, movement {:.3} (mean {:.3}), evidence weight {:.2}, tau {:.3} (calibrated {:.3}), \
+             effective classes {:.1} (zero-shot {:.1}), {}",
+            h.prior_kl,
+            h.movement_max,
+            h.movement_mean,
+            h.evidence_weight,
+            h.tau_pred,
+            h.tau_cal,
+            h.effective_classes,
+            h.effective_classes_zero_shot,
+            match h.standing {
+                Standing::Healthy => "healthy",
+                Standing::Restored => "restored by the guard",
+                Standing::ZeroShot => "fallen back to zero-shot",
+            }
+        )
+    }
+}
+
+/// Says on standard error when the collapse guard fires.
+pub struct GuardWatch {
+    fired: u64,
+}
+
+impl GuardWatch {
+    /// Watches from now on; a session that has fallen back already is worth a word, too.
+    pub fn new(session: &Session) -> Self {
+        let health = session.health();
+        if health.standing == Standing::ZeroShot {
+            eprintln!(
+                "warning: this state has fallen back to zero-shot; it adapts again only from a fresh start"
+            );
+        }
+        Self { fired: health.guard_fired }
+    }
+
+    /// A warning, if the guard has fired since the last look.
+    pub fn look(&mut self, health: &Health) -> Option<String> {
+        if health.guard_fired == self.fired {
+            return None;
+        }
+        self.fired = health.guard_fired;
+        let consequence = match health.standing {
+            Standing::ZeroShot => "answering zero-shot from here on",
+            _ => "returned to the last healthy state",
+        };
+        Some(format!(
+            "warning: the collapse guard fired by row {}: adapted answers turned against the frozen model; {consequence}",
+            health.seen
+        ))
+    }
+}

@@ -1,0 +1,44 @@
+//! Real feature packs, where they are present beside the workspace.
+
+use crate::support::{root, ultta};
+
+#[test]
+fn zero_shot_on_real_packs_is_as_published() {
+    let data = root().join("../shared/data");
+    // Top-1 of the frozen model, in percent, as the packs' own description gives it.
+    for (pack, encoder, top1) in [
+        ("pets24", "clip-vit-b32", 93.0),
+        ("caltech62", "clip-vit-b32", 95.2),
+        ("pacs-cartoon", "effnet-lite0-to-clip-b32", 42.5),
+    ] {
+        let folder = data.join(pack).join(encoder);
+        if !folder.exists() {
+            println!("SKIPPED: {pack} is not among the real packs of this machine");
+            continue;
+        }
+        let file = |name: &str| folder.join(name).to_str().unwrap().to_string();
+        let (features, head) = (file("features.safetensors"), file("head.safetensors"));
+        let run = ["run", "--features", &features, "--head", &head, "--json", "--shuffle", "0"];
+        let summary = ultta(&run).success().json();
+        let got = 100.0 * summary["zero_shot"]["top1"].as_f64().unwrap();
+        assert!((got - top1).abs() < 0.06, "{pack}: {got}");
+        ultta(&["inspect", &features, "--head", &head]).success();
+    }
+}
+
+#[test]
+fn the_collapse_guard_speaks_up() {
+    let folder = root().join("../shared/data/imagenet6k/clip-vit-b32");
+    if !folder.exists() {
+        println!("SKIPPED: imagenet6k is not among the real packs of this machine");
+        return;
+    }
+    let file = |name: &str| folder.join(name).to_str().unwrap().to_string();
+    let (features, head) = (file("features.safetensors"), file("head.safetensors"));
+    // The published algorithm without its own guards collapses here.
+    let unguarded = ["--preset", "paper", "--set", "prototypes.rho=inf", "--set", "prior.kappa=inf"];
+    let run = ["run", "--features", &features, "--head", &head, "--shuffle", "0", "--json"];
+    let outcome = ultta(&[&run[..], &unguarded].concat()).success();
+    assert!(outcome.stderr.contains("warning: the collapse guard fired"), "{outcome:?}");
+    assert!(outcome.json()["health"]["guard_fired"].as_u64().unwrap() > 0);
+}

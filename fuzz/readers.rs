@@ -1,0 +1,101 @@
+//! What the fuzzers feed: each reader of the project, and what lies right behind it. A reader may refuse bytes; it
+//! must not panic, hang or take memory out of proportion. The tests replay the corpus through the same functions.
+
+use std::path::Path;
+
+use ultta::{Config, FeatureFile, Features, Head, Session, State};
+use ultta_eval::lines::Line;
+use ultta_eval::pack::Pack;
+
+/// Feeds bytes to a reader.
+pub type Reader = fn(&[u8]);
+
+/// All readers by the names of their targets and corpus folders.
+pub const READERS: [(&str, Reader); 6] = [
+    ("features", features),
+    ("head", head),
+    ("state", state),
+    ("numpy", numpy),
+    ("config", config),
+    ("lines", lines),
+];
+
+/// A features file in safetensors form, with its labels.
+pub fn features(bytes: &[u8]) {
+    // The reader maps files, so there must be one.
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    std::fs::write(file.path(), bytes).expect("room for a temporary file");
+    if let Ok(file) = FeatureFile::open(file.path()) {
+        let _ = file.read_all(false);
+        let _ = file.read_all(true);
+    }
+    read_pack(Pack::open(file.path(), None));
+}
+
+/// A head file.
+pub fn head(bytes: &[u8]) {
+    if let Ok(head) = Head::from_bytes(bytes) {
+        let again =
+            Head::from_bytes(&head.to_bytes().expect("a head can be written")).expect("and read again");
+        assert_eq!(head.digest(), again.digest());
+        let first = Features::new(head.prototype(0).to_vec(), head.dim()).expect("prototypes are unit rows");
+        head.zero_shot(&first).expect("they fit");
+    }
+}
+
+/// A state file, and a session that continues from it.
+pub fn state(bytes: &[u8]) {
+    let Ok(mut state) = State::from_bytes(bytes) else { return };
+    let head = Head::new(vec![1.0, 0.0, 0.0, 1.0], 2, ["a", "b"], 10.0).expect("a head");
+    for name in ["ul-tta", "ul-tta:paper", "zero-shot"] {
+        let config = Config::named(name).expect("a method");
+        let mut session = Session::new(head.clone(), &config).expect("a session");
+        // As if it belonged to this session, so that the arrays themselves are tried.
+        state.metadata.insert("head".into(), head.digest());
+        state.metadata.insert("config".into(), config.to_toml());
+        if session.load(&state).is_err() {
+            continue;
+        }
+        for _ in 0..200 {
+            session
+                .step(&Features::new(vec![0.6, 0.8, 1.0, 0.0], 2).expect("unit rows"))
+                .expect("it goes on");
+        }
+        State::from_bytes(&session.state().to_bytes().expect("it can be saved")).map(|_| ()).unwrap_or(());
+    }
+    let _ = state.merge(&state);
+}
+
+/// A `.npy` or `.npz` file.
+pub fn numpy(bytes: &[u8]) {
+    read_pack(Pack::from_numpy(Path::new("fuzz"), bytes.to_vec()));
+}
+
+/// A configuration.
+pub fn config(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    if let Ok(config) = Config::from_toml(text) {
+        let again = Config::from_toml(&config.to_toml()).expect("a resolved configuration is one");
+        assert_eq!(again.to_toml(), config.to_toml());
+        let head = Head::new(vec![1.0, 0.0, 0.0, 1.0], 2, ["a", "b"], 10.0).expect("a head");
+        let _ = Session::new(head, &config);
+    }
+}
+
+/// A JSON line.
+pub fn lines(bytes: &[u8]) {
+    if let Ok(Some(line)) = Line::parse(bytes) {
+        let _ = line.features(false);
+        let _ = line.features(true);
+    }
+}
+
+fn read_pack(pack: ultta::Result<Pack>) {
+    if let Ok(pack) = pack {
+        let _ = pack.check(false);
+        let _ = pack.check(true);
+        let _ = pack.check_labels(2);
+        let last = pack.rows().saturating_sub(1);
+        let _ = pack.select(&[last, 0], true);
+    }
+}
