@@ -220,6 +220,7 @@ fn every_missing_tensor_is_named() {
             // without their rounded form, class sums are missing
             let short = match key.trim_start_matches("healthy.") {
                 "evidence.rounded" => "class_sum",
+                "evidence.rounded_second" => "evidence.decayed.second",
                 key => key,
             };
             assert!(error.contains(short), "{name}, without {key}: {error}");
@@ -257,7 +258,11 @@ fn wrong_lengths_and_types_are_refused() {
                 }
             }
             let mut changed = state.clone();
-            changed.tensors.insert(key.clone(), Tensor::U8(vec![1; 8]));
+            let other = match tensor {
+                Tensor::U8(_) => Tensor::U32(vec![1; 8]),
+                _ => Tensor::U8(vec![1; 8]),
+            };
+            changed.tensors.insert(key.clone(), other);
             assert!(refused(&config, &changed).contains("wrong type"), "{key}");
         }
     }
@@ -297,7 +302,7 @@ fn values_that_cannot_be_are_refused_or_harmless() {
                     Tensor::U64(v) => v.fill(count),
                     Tensor::U32(v) => v.fill(count as u32),
                     Tensor::I16(v) => v.fill([0, 1, i16::MAX, i16::MIN, -1][choice]),
-                    Tensor::U8(_) => {}
+                    Tensor::U8(v) => v.fill([0, 1, 255, 127, 128][choice]),
                 }
                 let mut session = world.session(&config);
                 let before = session.state();

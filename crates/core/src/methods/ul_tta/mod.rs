@@ -1116,7 +1116,7 @@ impl UlTta {
         self.prior.save_evidence(&mut state);
         match &self.prototypes {
             Prototypes::Evidence(evidence) => evidence.save_evidence(&mut state, compact),
-            Prototypes::Map(map) => map.save_evidence(&mut state),
+            Prototypes::Map(map) => map.save_evidence(&mut state, compact),
             Prototypes::Frozen => {}
         }
         state
