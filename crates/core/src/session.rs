@@ -498,8 +498,8 @@ impl Session {
         self.next_id
     }
 
-    /// What all fallible steps check before anything changes.
-    fn check(&self, input: &Input<'_>) -> Result<()> {
+    /// Whether a step can take these samples: what can be wrong with them is found before anything changes.
+    pub fn check(&self, input: &Input<'_>) -> Result<()> {
         let rows = input.features.rows();
         let total = |counts: &[usize]| counts.iter().fold(0, |n: usize, &c| n.saturating_add(c));
         let shape = |what, expected, got| {
