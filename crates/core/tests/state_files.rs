@@ -452,7 +452,7 @@ fn tensor() -> impl Strategy<Value = Tensor> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn features_round_trip(dim in 1usize..40, rows in 0usize..30, seed: u64, kind in 0usize..4) {
