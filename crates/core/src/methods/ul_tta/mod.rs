@@ -277,11 +277,21 @@ impl UlTta {
         let listed_posterior: f32 = work.posterior.iter().sum();
         let listed_prior: f32 = work.candidate_prior.iter().map(|&p| exp(p)).sum();
         let log_rest = |mass: f32| if rest > 0.0 { mass.max(rest * 1e-9).ln() } else { -80.0 };
+        let rest_prior = if self.tau_pred == 1.0 || rest == 0.0 {
+            log_rest(1.0 - listed_posterior) + summary.log_sum - frozen.best
+        } else {
+            // The posterior is at τ_pred; the fits need the sum at 1.
+            let plain = |c: usize| base[c] + work.log_prior[c];
+            let top = work.candidates.iter().map(|&c| plain(c as usize)).fold(f32::NEG_INFINITY, f32::max);
+            let all: f64 = (0..classes).map(|c| exp(plain(c) - top) as f64).sum();
+            let listed: f64 = work.candidates.iter().map(|&c| exp(plain(c as usize) - top) as f64).sum();
+            log_rest((all - listed) as f32) + top - frozen.best
+        };
         let one = One {
             weight,
             rest,
             rest_text: log_rest(text_sum - listed),
-            rest_prior: log_rest(1.0 - listed_posterior) + summary.log_sum - frozen.best,
+            rest_prior,
             rest_ratio: log_rest(classes as f32 - listed_prior) - rest.max(1.0).ln(),
             teaches: 0.0,
             has_image,
@@ -427,9 +437,17 @@ impl UlTta {
                     each_above(&work.text, least * sum, |c, e| shares.push((c as u32, e / sum)));
                 }
                 Responsibilities::Fused => {
-                    let mut sum = exp(answered.one.rest_text) * f32::from(u8::from(answered.one.rest > 0.0));
-                    for (&c, &v) in work.candidates.iter().zip(&work.image) {
-                        work.text[c as usize] *= exp(answered.one.weight * v);
+                    // Relative to the best fused logit, which may lie beyond the range of exp.
+                    let fused = |i: usize| work.candidate_text[i] + answered.one.weight * work.image[i];
+                    let top = (0..work.candidates.len()).map(fused).fold(0.0, f32::max);
+                    let fade = exp(-top);
+                    if fade < 1.0 {
+                        work.text.iter_mut().for_each(|e| *e *= fade);
+                    }
+                    let has_rest = f32::from(u8::from(answered.one.rest > 0.0));
+                    let mut sum = fade * exp(answered.one.rest_text) * has_rest;
+                    for (i, &c) in work.candidates.iter().enumerate() {
+                        work.text[c as usize] = exp(fused(i) - top);
                         sum += work.text[c as usize];
                     }
                     each_above(&work.text, least * sum, |c, e| shares.push((c as u32, e / sum)));
@@ -1107,7 +1125,7 @@ impl UlTta {
         self.prior.save_evidence(&mut state);
         match &self.prototypes {
             Prototypes::Evidence(evidence) => evidence.save_evidence(&mut state, compact),
-            Prototypes::Map(map) => map.save_evidence(&mut state),
+            Prototypes::Map(map) => map.save_evidence(&mut state, compact),
             Prototypes::Frozen => {}
         }
         state
