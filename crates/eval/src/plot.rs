@@ -319,7 +319,8 @@ impl Scatter {
         }
     }
 
-    /// Adds dots; `labels` name them in their tooltips and may be empty.
+    /// Adds dots; `labels` name them in their tooltips and may be empty. A series without a name is left out of
+    /// the legend, and its labels stand beside its dots.
     pub fn series(mut self, series: Series, labels: Vec<String>) -> Self {
         self.series.push((series, labels));
         self
@@ -339,7 +340,8 @@ impl Scatter {
             x = (x.0.min(y.0), x.1.max(y.1));
             y = x;
         }
-        let series: Vec<Series> = self.series.iter().map(|s| s.0.clone()).collect();
+        let named = self.series.iter().filter(|s| !s.0.name.is_empty());
+        let series: Vec<Series> = named.map(|s| s.0.clone()).collect();
         let entries = if series.len() > 1 { legend(&series) } else { Vec::new() };
         let mut canvas = Canvas::new(&self.title, &entries, PLOT_HEIGHT, LEFT);
         let frame = canvas.frame(x, y);
@@ -352,6 +354,17 @@ impl Scatter {
                 let label = labels.get(j).unwrap_or(&series.name);
                 let tip = format!("{label}: {}, {}", number(x), number(y));
                 canvas.dot(&frame, (x, y), series.colour.unwrap_or(i), 4.0, &tip);
+                if series.name.is_empty() {
+                    // To the left of dots near the right edge.
+                    let (x, y) = (frame.x(x), frame.y(y) + 3.5);
+                    let beyond = x + 8.0 + label.chars().count() as f64 * LETTER > WIDTH;
+                    let (x, side) = if beyond { (x - 8.0, "end") } else { (x + 8.0, "start") };
+                    let label = escape(label);
+                    let _ = write!(
+                        canvas.body,
+                        r#"<text class="soft" style="text-anchor:{side}" x="{x:.1}" y="{y:.1}">{label}</text>"#
+                    );
+                }
             }
         }
         canvas.finish()
