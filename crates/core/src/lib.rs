@@ -34,6 +34,8 @@ mod kernels;
 pub mod methods;
 pub mod scores;
 pub mod session;
+#[cfg(feature = "simulate")]
+pub mod simulate;
 pub mod state;
 pub mod unknown;
 mod window;

@@ -28,6 +28,8 @@ pub struct Session {
     /// Last healthy state of the adapter; `None` is the start.
     healthy: Option<State>,
     healthy_bytes: usize,
+    /// Sample count when it was remembered.
+    healthy_at: u64,
     /// Id of the next sample.
     next_id: u64,
     totals: Totals,
@@ -191,6 +193,7 @@ impl Session {
             guard: Guard::new(&config.guard, head.n_classes()),
             healthy: None,
             healthy_bytes: 0,
+            healthy_at: 0,
             next_id: 0,
             totals: Totals::default(),
             learning: true,
@@ -273,7 +276,7 @@ impl Session {
                 prob: answer.prob,
                 prob_pred: answer.prob_pred,
                 zero_shot,
-                admitted: answer.admitted && !unknown,
+                admitted: answer.admitted && self.learning && !unknown,
                 unknown,
             });
         }
@@ -344,11 +347,12 @@ impl Session {
             Verdict::Fine => {}
             // A copy costs time in proportion to the classes, so it is made less often the more there are.
             Verdict::Healthy => {
-                let every = (self.head.n_classes() as u64).max(1024).next_multiple_of(Guard::EVERY);
-                if self.config.guard.enabled && self.next_id.is_multiple_of(every) {
+                let spacing = self.healthy_at.clamp(1024, 16_384).max(self.head.n_classes() as u64);
+                if self.config.guard.enabled && self.next_id >= self.healthy_at + spacing {
                     let copy = self.adapter.checkpoint();
                     self.healthy_bytes = copy.bytes();
                     self.healthy = Some(copy);
+                    self.healthy_at = self.next_id;
                 }
             }
             Verdict::Restore | Verdict::FallBack => {
@@ -378,6 +382,7 @@ impl Session {
         self.guard = Guard::new(&self.config.guard, self.head.n_classes());
         self.healthy = None;
         self.healthy_bytes = 0;
+        self.healthy_at = 0;
         self.next_id = 0;
         self.totals = Totals::default();
     }
@@ -390,7 +395,7 @@ impl Session {
         state.metadata.insert("config".into(), self.config.to_toml());
         state.metadata.insert("method".into(), self.adapter.card().name.into());
         let t = &self.totals;
-        state.put("session.counts", &[self.next_id, t.admitted, t.flips, t.unknown]);
+        state.put("session.counts", &[self.next_id, t.admitted, t.flips, t.unknown, self.healthy_at]);
         state.put("session.maxima", &[t.max_prior_kl, t.max_movement]);
         self.unknown.save(&mut state);
         self.guard.save(&mut state);
@@ -414,19 +419,18 @@ impl Session {
         if meta("config") != ours {
             return Err(Error::OtherConfig { key: first_difference(&ours, meta("config")) });
         }
+        state.check_finite()?;
         let mut fresh = Self::new(self.head.clone(), &self.config)?;
         fresh.learning = self.learning;
         fresh.adapter.load(state)?;
         fresh.unknown.load(state)?;
         fresh.guard.load(state)?;
-        if state.has("session.counts") {
-            let &[next_id, admitted, flips, unknown] = state.get::<u64>("session.counts")? else {
-                return Err(Error::state("session.counts: expected 4 values"));
-            };
+        if state.any_under("session.") {
+            let [next_id, admitted, flips, unknown, healthy_at] = state.counts("session.counts")?;
             let &[max_prior_kl, max_movement] = state.get::<f64>("session.maxima")? else {
                 return Err(Error::state("session.maxima: expected 2 values"));
             };
-            fresh.next_id = next_id;
+            (fresh.next_id, fresh.healthy_at) = (next_id, healthy_at);
             fresh.totals = Totals { admitted, flips, unknown, max_prior_kl, max_movement };
         }
         let healthy = state.under("healthy.");
@@ -494,9 +498,10 @@ impl Session {
         self.next_id
     }
 
-    /// What all fallible steps check before anything changes.
-    fn check(&self, input: &Input<'_>) -> Result<()> {
+    /// Whether a step can take these samples: what can be wrong with them is found before anything changes.
+    pub fn check(&self, input: &Input<'_>) -> Result<()> {
         let rows = input.features.rows();
+        let total = |counts: &[usize]| counts.iter().fold(0, |n: usize, &c| n.saturating_add(c));
         let shape = |what, expected, got| {
             if expected == got { Ok(()) } else { Err(Error::Shape { what, expected, got }) }
         };
@@ -514,7 +519,9 @@ impl Session {
             shape("dimension of the views", self.head.dim(), views.dim())?;
             let counts = input.view_counts.unwrap_or(&[]);
             shape("view counts", rows, counts.len())?;
-            shape("views", counts.iter().sum(), views.rows())?;
+            shape("views", total(counts), views.rows())?;
+        } else {
+            shape("views", total(input.view_counts.unwrap_or(&[])), 0)?;
         }
         if self.adapter.card().needs_views && input.views.is_none() {
             return Err(Error::Shape {

@@ -7,7 +7,24 @@ use serde::{Deserialize, Serialize};
 use crate::adapter::{Adapter, Card};
 use crate::{Head, Result};
 
+mod cache;
+mod math;
+mod views;
+
+pub mod bca;
+pub mod boost_adapter;
+pub mod dmn;
+pub mod freetta;
+pub mod lame;
+pub mod onzeta;
+pub mod prior_only;
+pub mod stata;
+pub mod t3a;
+pub mod tda;
+pub mod temperature_only;
+pub mod tip_adapter;
 pub mod ul_tta;
+pub mod zero;
 pub mod zero_shot;
 
 macro_rules! methods {
@@ -15,7 +32,7 @@ macro_rules! methods {
         /// A method and its settings, as written in a configuration: `[method.ul_tta]`.
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
-        #[allow(missing_docs)]
+        #[allow(missing_docs, clippy::large_enum_variant)]
         pub enum MethodConfig {
             $(#[serde(rename = $name)] $variant($config),)*
         }
@@ -54,4 +71,17 @@ macro_rules! methods {
 methods! {
     ZeroShot(zero_shot::ZeroShotConfig), "zero_shot", zero_shot::CARD;
     UlTta(ul_tta::UlTtaConfig), "ul_tta", ul_tta::CARD;
+    T3a(t3a::T3aConfig), "t3a", t3a::CARD;
+    TipAdapter(tip_adapter::TipAdapterConfig), "tip_adapter", tip_adapter::CARD;
+    Freetta(freetta::FreettaConfig), "freetta", freetta::CARD;
+    Tda(tda::TdaConfig), "tda", tda::CARD;
+    Bca(bca::BcaConfig), "bca", bca::CARD;
+    Onzeta(onzeta::OnzetaConfig), "onzeta", onzeta::CARD;
+    Dmn(dmn::DmnConfig), "dmn", dmn::CARD;
+    Stata(stata::StataConfig), "stata", stata::CARD;
+    Lame(lame::LameConfig), "lame", lame::CARD;
+    PriorOnly(prior_only::PriorOnlyConfig), "prior_only", prior_only::CARD;
+    TemperatureOnly(temperature_only::TemperatureOnlyConfig), "temperature_only", temperature_only::CARD;
+    BoostAdapter(boost_adapter::BoostAdapterConfig), "boost_adapter", boost_adapter::CARD;
+    Zero(zero::ZeroConfig), "zero", zero::CARD;
 }

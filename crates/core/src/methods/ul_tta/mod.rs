@@ -41,7 +41,7 @@ pub use config::*;
 use evidence::Evidence;
 use map::Map;
 use prior::{Prior, PriorWork};
-use recent::{Line, One, Recent, Sample, Target, newton};
+use recent::{Line, One, Recent, Sample, newton, under_target};
 
 /// The method's card.
 pub static CARD: Card = Card {
@@ -57,6 +57,9 @@ pub static CARD: Card = Card {
 
 /// Rows whose moved-prototype scores are computed at once; an update in between computes the rest again.
 const AHEAD: usize = 32;
+
+/// Rows that a fit looks at: of more recent samples, every second, third, …
+const FIT_ROWS: usize = 256;
 
 /// Labelled rows that τ_cal is fitted to.
 const LABELLED: usize = 512;
@@ -246,7 +249,9 @@ impl UlTta {
         }
         let summary = summary(scores, 1.0);
         work.posterior.clear();
-        work.posterior.extend(work.candidates.iter().map(|&c| exp(scores[c as usize] - summary.log_sum)));
+        // Relative to the best logit: at large logit scales the log-sum has few digits left behind the point.
+        work.posterior
+            .extend(work.candidates.iter().map(|&c| summary.prob * exp(scores[c as usize] - summary.best)));
         let prob = self.calibrated_prob(scores, base, &summary, work, calibrated);
 
         // What the fits will need of this sample.
@@ -283,7 +288,7 @@ impl UlTta {
         work: &Work,
         calibrated: Option<&mut [f32]>,
     ) -> f32 {
-        let tau = self.tau_cal as f32;
+        let tau = if self.config.temperature.single { 1.0 } else { self.tau_cal as f32 };
         let Some(out) = calibrated else {
             return if tau == 1.0 { pred.prob } else { 1.0 / sum_exp(scores, tau, pred.best) };
         };
@@ -291,7 +296,7 @@ impl UlTta {
             *o = tau * b + p;
         }
         let s = summary(out, 1.0);
-        exp(out[pred.label] - s.log_sum)
+        s.prob * exp(out[pred.label] - s.best)
     }
 
     /// Whether τ_cal gives logits of its own instead of a multiple of the answer's.
@@ -502,37 +507,44 @@ impl UlTta {
         self.recent_since = 0;
     }
 
+    /// The recent samples that a fit looks at.
+    fn fit_rows(&self, window: usize) -> impl Iterator<Item = Sample<'_>> {
+        let step = window.min(self.recent.len()).div_ceil(FIT_ROWS).max(1);
+        self.recent.newest(window).step_by(step).filter(|s| s.one.teaches > 0.0)
+    }
+
     /// The image branch's temperature `a`: cross-entropy between the frozen posterior under the prior and
     /// softmax(a v + log prior) over recent samples, each scored before it taught; and how much of that
     /// posterior's information the branch foretold, beyond the prior.
     fn fit_image_branch(&mut self) {
         let p = &self.config.prototypes;
-        let rows =
-            || self.recent.newest(p.scale_window).filter(|s| s.one.has_image > 0.0 && s.one.teaches > 0.0);
-        if rows().count() < p.scale_min_rows.max(1) {
+        let rows = || self.fit_rows(p.scale_window).filter(|s| s.one.has_image > 0.0);
+        let scored = self.recent.newest(p.scale_window).filter(|s| s.one.has_image > 0.0).count();
+        if scored < p.scale_min_rows.max(1) {
             return;
         }
         let line_of = |s: &Sample<'_>, line: &mut Line| {
-            line.x.extend_from_slice(s.image);
-            line.b.extend_from_slice(s.prior);
-            (line.rest, line.rest_x, line.rest_b) = (s.one.rest, 0.0, s.one.rest_ratio);
+            line.start(s);
+            line.x.copy_from_slice(s.image);
+            line.b.copy_from_slice(s.prior);
+            if s.one.rest > 0.0 {
+                line.b[s.classes.len()] = s.one.rest_ratio + s.one.log_rest();
+            }
         };
         let start = if self.image.scale > 1.0 { self.image.scale } else { p.scale_start };
         let fitted = match_posterior(rows, line_of, start, (0.0, p.scale_max), 0.5, 1.0);
         self.image.foretold = vectorised(
             #[inline(always)]
             || {
-                let (mut line, mut target) = (Line::default(), Target::default());
+                let mut line = Line::default();
                 let (mut with, mut without) = (0.0, 0.0);
                 for s in rows() {
-                    line.clear();
                     line_of(&s, &mut line);
-                    frozen_under_prior(&s, &mut target);
-                    let [x, b, log_p] = target.expectations(&line);
+                    let [x, b, log_p] = under_target(&s, &line);
                     with += log_p - fitted * x - b + line.moments(fitted as f32).log_sum;
                     without += log_p - b + line.moments(0.0).log_sum;
                 }
-                1.0 - with / without.max(1e-9)
+                (1.0 - with / without.max(1e-9)).min(1.0)
             },
         );
         self.image.scale = if self.image.scale == 0.0 {
@@ -551,7 +563,7 @@ impl UlTta {
         if self.labelled.len() > 0 || t.cal == CalRule::Fixed {
             return;
         }
-        let rows = || self.recent.newest(t.cal_window).filter(|s| s.one.teaches > 0.0);
+        let rows = || self.fit_rows(t.cal_window);
         let line_of = |s: &Sample<'_>, line: &mut Line| self.calibration_line(s, line);
         let bounds = (t.cal_min, t.cal_max);
         let matched = match_posterior(rows, line_of, self.tau_match, bounds, 0.3, 0.0);
@@ -564,12 +576,12 @@ impl UlTta {
                 #[inline(always)]
                 || {
                     for s in rows() {
-                        line.clear();
                         line_of(&s, &mut line);
                         let m = line.moments(tau as f32);
-                        let p = (m.best - m.log_sum).exp();
+                        let best = line.best_candidate() as f64;
+                        let p = (tau * best - m.log_sum).exp();
                         sum += p;
-                        slope += p * (m.best / tau - m.mean);
+                        slope += p * (best - m.mean);
                         n += 1.0;
                     }
                 },
@@ -603,14 +615,13 @@ impl UlTta {
         let strength = self.config.feedback.prior_strength;
         let count = self.labelled.len() as f64;
         let mut line = Line::default();
-        let fitted = newton(self.tau_cal, (t.cal_min, t.cal_max), 0.3, 0.0, 4, |tau| {
+        let fitted = newton(self.tau_cal, (t.cal_min, t.cal_max), 0.3, 0.0, |tau| {
             let (mut slope, mut curvature) = (0.0, 0.0);
             for (s, label) in self.labelled.newest(LABELLED).zip(self.labels.iter().rev()) {
-                line.clear();
                 self.calibration_line(&s, &mut line);
-                let own = s.classes.iter().position(|c| c == label).map_or(line.rest_x, |i| line.x[i]);
+                let entry = s.classes.iter().position(|c| c == label).unwrap_or(s.classes.len());
                 let m = line.moments(tau as f32);
-                slope += m.mean - own as f64;
+                slope += m.mean - line.x[entry] as f64;
                 curvature += m.variance;
             }
             let log = tau.ln();
@@ -624,20 +635,26 @@ impl UlTta {
     /// The logits of a remembered sample as a line in τ_cal.
     #[inline(always)]
     fn calibration_line(&self, s: &Sample<'_>, line: &mut Line) {
+        line.start(s);
         let weight = s.one.weight;
-        let adapted = s.text.iter().zip(s.image).map(|(t, v)| t + weight * v);
-        let each = s.one.rest.max(1.0).ln();
-        line.rest = s.one.rest;
+        let lump = s.classes.len();
+        // Every lumped class has an equal part of the lump.
+        let each = s.one.log_rest();
         if self.config.temperature.cal_prior {
             let tau_pred = self.tau_pred as f32;
-            line.x.extend(adapted.zip(s.prior).map(|(l, p)| tau_pred * l + p));
-            line.b.resize(s.text.len(), 0.0);
-            (line.rest_x, line.rest_b) = (s.one.rest_prior - each, 0.0);
+            for i in 0..line.x.len() {
+                line.x[i] = tau_pred * (s.text[i] + weight * s.image[i]) + s.prior[i];
+            }
+            line.b.fill(0.0);
+            line.x[lump] -= each;
         } else {
-            line.x.extend(adapted);
-            line.b.extend_from_slice(s.prior);
-            (line.rest_x, line.rest_b) = (s.one.rest_text - each, s.one.rest_prior - s.one.rest_text);
+            for i in 0..line.x.len() {
+                line.x[i] = s.text[i] + weight * s.image[i];
+            }
+            line.b.copy_from_slice(s.prior);
+            line.x[lump] -= each;
         }
+        line.b[lump] += each;
     }
 
     /// τ_pred as published: the τ of least entropy over the admitted samples since the last update.
@@ -773,16 +790,14 @@ fn match_posterior<'a, I: Iterator<Item = Sample<'a>>>(
     relative_step: f64,
     absolute_step: f64,
 ) -> f64 {
-    let (mut line, mut target) = (Line::default(), Target::default());
+    let mut line = Line::default();
     let (mut wanted, mut n) = (0.0, 0.0);
     vectorised(
         #[inline(always)]
         || {
             for s in rows() {
-                line.clear();
                 line_of(&s, &mut line);
-                frozen_under_prior(&s, &mut target);
-                wanted += target.expectations(&line)[0];
+                wanted += under_target(&s, &line)[0];
                 n += 1.0;
             }
         },
@@ -790,10 +805,9 @@ fn match_posterior<'a, I: Iterator<Item = Sample<'a>>>(
     if n == 0.0 {
         return start;
     }
-    newton(start, bounds, relative_step, absolute_step, 10, |t| {
+    newton(start, bounds, relative_step, absolute_step, |t| {
         let (mut mean, mut variance) = (0.0, 0.0);
         for s in rows() {
-            line.clear();
             line_of(&s, &mut line);
             let m = line.moments(t as f32);
             mean += m.mean;
@@ -801,14 +815,6 @@ fn match_posterior<'a, I: Iterator<Item = Sample<'a>>>(
         }
         ((mean - wanted) / n, variance / n)
     })
-}
-
-/// The frozen posterior of a remembered sample under the prior of the time.
-#[inline(always)]
-fn frozen_under_prior(s: &Sample<'_>, target: &mut Target) {
-    target.y.clear();
-    target.y.extend(s.text.iter().zip(s.prior).map(|(t, p)| t + p));
-    target.rest_y = s.one.rest_prior;
 }
 
 /// Accuracy told by the shape of the margins alone, free of their scale: if they are |N(μ, σ)|, with the right
@@ -968,18 +974,20 @@ impl Adapter for UlTta {
 
     fn feedback(&mut self, id: u64, label: usize) -> Result<bool> {
         let remembered = self.recent.len().min(self.config.feedback.remember);
-        let Some(sample) = self.recent.find(id) else { return Err(Error::Forgotten { id, remembered }) };
-        if self.labelled.find(id).is_some() {
+        // The ring may hold older samples for the fits.
+        let oldest = self.recent.newest(remembered).last().map_or(u64::MAX, |s| s.id);
+        let Some(sample) = self.recent.find(id).filter(|s| s.id >= oldest) else {
+            return Err(Error::Forgotten { id, remembered });
+        };
+        // Labels arrive in any order; one that is known already says nothing new.
+        if self.labelled.newest(LABELLED).any(|s| s.id == id) {
             return Ok(true);
         }
-        // Rings are ordered by id: a label that arrives after a younger sample's only teaches.
-        if self.labelled.newest(1).next().is_none_or(|newest| newest.id < id) {
-            if self.labels.len() == LABELLED {
-                self.labels.pop_front();
-            }
-            self.labels.push_back(label as u32);
-            self.labelled.push(sample);
+        if self.labels.len() == LABELLED {
+            self.labels.pop_front();
         }
+        self.labels.push_back(label as u32);
+        self.labelled.push(sample);
         if self.config.feedback.teach {
             match &mut self.prototypes {
                 Prototypes::Evidence(evidence) => evidence.teach(label, 1.0, sample.features),
@@ -1018,21 +1026,19 @@ impl Adapter for UlTta {
 
     fn load(&mut self, state: &State) -> Result<()> {
         let mut fresh = Self::new(&self.config, &self.head);
-        if state.has("evidence.seen") {
-            let &[seen, admitted] = state.get::<u64>("evidence.seen")? else {
-                return Err(Error::state("evidence.seen: expected 2 values"));
-            };
-            (fresh.seen, fresh.admitted) = (seen, admitted);
+        if state.any_under("evidence.") {
+            [fresh.seen, fresh.admitted] = state.counts("evidence.seen")?;
             fresh.prior.load_evidence(state)?;
             match &mut fresh.prototypes {
                 Prototypes::Evidence(evidence) => evidence.load_evidence(state)?,
                 Prototypes::Map(map) => map.load_evidence(state)?,
                 Prototypes::Frozen => {}
             }
-            if state.has("local.temperatures") {
+            // Local parts are all there, or none is and they restart.
+            if state.any_under("local.") || state.any_under("gate.") {
                 fresh.load_local(state)?;
-            } else if let Prototypes::Evidence(evidence) = &mut fresh.prototypes {
-                evidence.recompute();
+            } else {
+                fresh.recompute();
             }
         }
         *self = fresh;
@@ -1098,6 +1104,15 @@ impl UlTta {
         state
     }
 
+    /// What follows from the evidence alone: after a merge, or a return to a healthy state.
+    fn recompute(&mut self) {
+        let strict = self.strictness();
+        self.prior.update(strict.gamma, strict.kappa, &PriorWork::default());
+        if let Prototypes::Evidence(evidence) = &mut self.prototypes {
+            evidence.recompute();
+        }
+    }
+
     fn load_local(&mut self, state: &State) -> Result<()> {
         let classes = self.head.n_classes();
         self.gate.load(state)?;
@@ -1108,6 +1123,9 @@ impl UlTta {
             Prototypes::Frozen => {}
         }
         self.recent.load("local.recent.", state, classes)?;
+        if !self.recent.is_ordered() {
+            return Err(Error::state("local.recent.ids: samples out of order"));
+        }
         self.labelled.load("local.labelled.", state, classes)?;
         let labels = state.get_n::<u32>("local.labelled.labels", self.labelled.len())?;
         if labels.iter().any(|&l| l as usize >= classes) {
@@ -1120,19 +1138,24 @@ impl UlTta {
         let &[tau_pred, tau_match, tau_cal] = state.get::<f64>("local.temperatures")? else {
             return Err(Error::state("local.temperatures: expected 3 values"));
         };
-        if scale < 0.0 || trust < 0.0 || [tau_pred, tau_match, tau_cal].iter().any(|&t| t <= 0.0) {
-            return Err(Error::state("local.temperatures: a temperature is not positive"));
+        let (p, t) = (&self.config.prototypes, &self.config.temperature);
+        // All start at 1, whatever the bounds.
+        let within = |tau: f64, low: f64, high: f64| (low.min(1.0)..=high.max(1.0)).contains(&tau);
+        let sound = (0.0..=p.scale_max).contains(&scale)
+            && (0.0..=p.trust_max).contains(&trust)
+            && foretold <= 1.0
+            && within(tau_pred, t.min, t.max)
+            && within(tau_match, t.cal_min, t.cal_max)
+            && within(tau_cal, t.cal_min, t.cal_max);
+        if !sound {
+            return Err(Error::state("local.temperatures or local.image: a value out of range"));
         }
         self.image = ImageBranch { scale, foretold, trust };
         (self.tau_pred, self.tau_match, self.tau_cal) = (tau_pred, tau_match, tau_cal);
-        let &[most, mean] = state.get::<f64>("local.movement")? else {
-            return Err(Error::state("local.movement: expected 2 values"));
-        };
-        self.movement = (most, mean);
+        let movement = prior::checked_counts("local.movement", state, 2)?;
+        self.movement = (movement[0], movement[1]);
         self.updated_at = state.get::<f64>("local.updated_at")?.first().copied();
-        let &[since_update, recent_since] = state.get::<u64>("local.since")? else {
-            return Err(Error::state("local.since: expected 2 values"));
-        };
+        let [since_update, recent_since] = state.counts("local.since")?;
         (self.since_update, self.recent_since) = (since_update, recent_since as usize);
         Ok(())
     }

@@ -1,21 +1,25 @@
 //! The last answered samples, each as it was scored before it taught: what the one-dimensional fits run over.
 //!
-//! A row keeps its candidate classes and lumps the rest: so many classes, with so much mass. Memory does not
-//! grow with the number of classes.
+//! A row keeps its candidate classes and lumps the rest into one entry: so many classes, with so much mass.
+//! Memory does not grow with the number of classes. Rows are padded to whole lanes with entries of no mass.
 
 use crate::kernels::{LANES, exp, max, sum_lanes, vectorised};
 use crate::{Error, Result, State};
 
-/// A row's candidates and its rest, as seen by the fits. Logits are relative to the best text logit.
+/// Logit of an entry without mass: far below any real one, and its square is still finite.
+const NOTHING: f32 = -1e4;
+
+/// A sample as the fits see it. Logits are relative to the best text logit; the entry after the last candidate
+/// is the lump of the other classes, and from there on rows are padded.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sample<'a> {
     pub id: u64,
     pub classes: &'a [u32],
-    /// Frozen logits.
+    /// Frozen logits; of the lump, the log of its mass.
     pub text: &'a [f32],
-    /// What the prototypes add: a score that the answer weighs with `weight`.
+    /// What the prototypes add, beyond what they add to the lumped classes.
     pub image: &'a [f32],
-    /// log(C π_c) at the time.
+    /// log(C π_c) at the time; with `text` it gives the lump's mass under the prior.
     pub prior: &'a [f32],
     /// The sample's features, where they are kept.
     pub features: &'a [f32],
@@ -28,7 +32,7 @@ pub(super) struct Sample<'a> {
 pub(super) struct One {
     /// Weight of `image` in the answer.
     pub weight: f32,
-    /// How many classes are lumped together. Their image score is 0: `image` counts from there.
+    /// How many classes are lumped together.
     pub rest: f32,
     /// log Σ exp(text) over them.
     pub rest_text: f32,
@@ -62,13 +66,22 @@ impl One {
         let [weight, rest, rest_text, rest_prior, rest_ratio, teaches, has_image, admitted] = a;
         Self { weight, rest, rest_text, rest_prior, rest_ratio, teaches, has_image, admitted }
     }
+
+    /// log of the number of lumped classes.
+    #[inline(always)]
+    pub(super) fn log_rest(&self) -> f32 {
+        if self.rest > 1.0 { self.rest.ln() } else { 0.0 }
+    }
 }
 
 /// A ring of samples.
 #[derive(Clone, Debug)]
 pub(super) struct Recent {
     capacity: usize,
+    /// Most candidates of a row, and entries kept for it: candidates, lump and padding.
     width: usize,
+    stride: usize,
+    dim: usize,
     len: usize,
     next: usize,
     ids: Vec<u64>,
@@ -78,26 +91,27 @@ pub(super) struct Recent {
     image: Vec<f32>,
     prior: Vec<f32>,
     features: Vec<f32>,
-    dim: usize,
     ones: Vec<One>,
 }
 
 impl Recent {
     /// `dim` is the length of the features kept per sample; 0 keeps none.
     pub(super) fn new(capacity: usize, width: usize, dim: usize) -> Self {
+        let stride = (width + 1).next_multiple_of(LANES);
         Self {
             capacity,
             width,
+            stride,
+            dim,
             len: 0,
             next: 0,
             ids: vec![0; capacity],
             counts: vec![0; capacity],
             classes: vec![0; capacity * width],
-            text: vec![0.0; capacity * width],
-            image: vec![0.0; capacity * width],
-            prior: vec![0.0; capacity * width],
+            text: vec![0.0; capacity * stride],
+            image: vec![0.0; capacity * stride],
+            prior: vec![0.0; capacity * stride],
             features: vec![0.0; capacity * dim],
-            dim,
             ones: vec![One::default(); capacity],
         }
     }
@@ -106,16 +120,27 @@ impl Recent {
         self.len
     }
 
+    /// Takes in a sample; slices hold candidates, what follows them is ignored.
     pub(super) fn push(&mut self, sample: Sample<'_>) {
         let slot = self.next;
         let n = sample.classes.len();
-        let range = slot * self.width..slot * self.width + n;
         self.ids[slot] = sample.id;
         self.counts[slot] = n as u32;
-        self.classes[range.clone()].copy_from_slice(sample.classes);
-        self.text[range.clone()].copy_from_slice(sample.text);
-        self.image[range.clone()].copy_from_slice(sample.image);
-        self.prior[range].copy_from_slice(sample.prior);
+        self.classes[slot * self.width..][..n].copy_from_slice(sample.classes);
+        let row = slot * self.stride..slot * self.stride + (n + 1).next_multiple_of(LANES);
+        let (lump_text, lump_prior) = if sample.one.rest > 0.0 {
+            (sample.one.rest_text, sample.one.rest_prior - sample.one.rest_text)
+        } else {
+            (NOTHING, NOTHING)
+        };
+        let fill = |into: &mut [f32], from: &[f32], lump: f32, pad: f32| {
+            into[..n].copy_from_slice(&from[..n]);
+            into[n] = lump;
+            into[n + 1..].fill(pad);
+        };
+        fill(&mut self.text[row.clone()], sample.text, lump_text, NOTHING);
+        fill(&mut self.image[row.clone()], sample.image, 0.0, 0.0);
+        fill(&mut self.prior[row], sample.prior, lump_prior, NOTHING);
         self.features[slot * self.dim..][..self.dim].copy_from_slice(&sample.features[..self.dim]);
         self.ones[slot] = sample.one;
         self.next = (slot + 1) % self.capacity;
@@ -126,14 +151,16 @@ impl Recent {
         (self.next + self.capacity - 1 - age) % self.capacity
     }
 
+    #[inline(always)]
     fn at(&self, slot: usize) -> Sample<'_> {
-        let range = slot * self.width..slot * self.width + self.counts[slot] as usize;
+        let n = self.counts[slot] as usize;
+        let row = slot * self.stride..slot * self.stride + (n + 1).next_multiple_of(LANES);
         Sample {
             id: self.ids[slot],
-            classes: &self.classes[range.clone()],
-            text: &self.text[range.clone()],
-            image: &self.image[range.clone()],
-            prior: &self.prior[range],
+            classes: &self.classes[slot * self.width..][..n],
+            text: &self.text[row.clone()],
+            image: &self.image[row.clone()],
+            prior: &self.prior[row],
             features: &self.features[slot * self.dim..][..self.dim],
             one: self.ones[slot],
         }
@@ -144,7 +171,13 @@ impl Recent {
         (0..n.min(self.len)).map(|age| self.at(self.slot(age)))
     }
 
-    /// A sample by its id. Ids grow, so it is a binary search by age.
+    /// Whether ids grow, as they do where samples enter on arrival.
+    pub(super) fn is_ordered(&self) -> bool {
+        let ids = || self.newest(self.len).map(|s| s.id);
+        ids().zip(ids().skip(1)).all(|(young, old)| young > old)
+    }
+
+    /// A sample by its id. Ids must grow: it is a binary search by age.
     pub(super) fn find(&self, id: u64) -> Option<Sample<'_>> {
         let (mut young, mut old) = (0, self.len);
         while young < old {
@@ -160,23 +193,25 @@ impl Recent {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.capacity * (self.width * 16 + 12 + ONES * 4 + self.dim * 4)
+        self.capacity * (self.width * 4 + self.stride * 12 + 12 + ONES * 4 + self.dim * 4)
     }
 
     pub(super) fn save(&self, prefix: &str, state: &mut State) {
         // Oldest first, and only what is used.
         let slots: Vec<usize> = (0..self.len).rev().map(|age| self.slot(age)).collect();
-        let flat = |f: &dyn Fn(usize) -> Vec<f32>| slots.iter().flat_map(|&s| f(s)).collect::<Vec<f32>>();
+        let candidates = |values: fn(&Sample<'_>) -> Vec<f32>| {
+            slots.iter().flat_map(|&s| values(&self.at(s))).collect::<Vec<f32>>()
+        };
         state.put(format!("{prefix}ids"), &slots.iter().map(|&s| self.ids[s]).collect::<Vec<_>>());
         state.put(format!("{prefix}counts"), &slots.iter().map(|&s| self.counts[s]).collect::<Vec<_>>());
         let classes: Vec<u32> = slots.iter().flat_map(|&s| self.at(s).classes.to_vec()).collect();
         state.put(format!("{prefix}classes"), &classes);
-        state.put(format!("{prefix}text"), &flat(&|s| self.at(s).text.to_vec()));
-        state.put(format!("{prefix}image"), &flat(&|s| self.at(s).image.to_vec()));
-        state.put(format!("{prefix}prior"), &flat(&|s| self.at(s).prior.to_vec()));
-        state.put(format!("{prefix}ones"), &flat(&|s| self.ones[s].to_array().to_vec()));
+        state.put(format!("{prefix}text"), &candidates(|s| s.text[..s.classes.len()].to_vec()));
+        state.put(format!("{prefix}image"), &candidates(|s| s.image[..s.classes.len()].to_vec()));
+        state.put(format!("{prefix}prior"), &candidates(|s| s.prior[..s.classes.len()].to_vec()));
+        state.put(format!("{prefix}ones"), &candidates(|s| s.one.to_array().to_vec()));
         if self.dim > 0 {
-            state.put(format!("{prefix}features"), &flat(&|s| self.at(s).features.to_vec()));
+            state.put(format!("{prefix}features"), &candidates(|s| s.features.to_vec()));
         }
     }
 
@@ -184,35 +219,35 @@ impl Recent {
         let name = |part: &str| format!("{prefix}{part}");
         let ids = state.get::<u64>(&name("ids"))?;
         let counts = state.get_n::<u32>(&name("counts"), ids.len())?;
-        let total: u64 = counts.iter().map(|&c| u64::from(c)).sum();
-        let fits = ids.len() <= self.capacity
-            && counts.iter().all(|&c| c as usize <= self.width)
-            && ids.windows(2).all(|w| w[0] < w[1]);
+        let fits =
+            ids.len() <= self.capacity && counts.iter().all(|&c| (1..=self.width).contains(&(c as usize)));
         if !fits {
-            return Err(Error::state(format!("{prefix}: rows out of order, too many or too wide")));
+            return Err(Error::state(format!("{prefix}counts: rows too many or too wide")));
         }
-        let total = total as usize;
+        let total = counts.iter().map(|&c| c as usize).sum();
         let classes = state.get_n::<u32>(&name("classes"), total)?;
         if classes.iter().any(|&c| c as usize >= n_classes) {
             return Err(Error::state(format!("{prefix}classes: a class out of range")));
         }
-        let text = state.get_n::<f32>(&name("text"), total)?;
-        let image = state.get_n::<f32>(&name("image"), total)?;
-        let prior = state.get_n::<f32>(&name("prior"), total)?;
-        let ones = state.get_n::<f32>(&name("ones"), ids.len() * ONES)?;
+        // Products of these stay finite.
+        let numbers = |part: &str, len: usize| state.within::<f32>(&name(part), len, -1e12..=1e12);
+        let text = numbers("text", total)?;
+        let image = numbers("image", total)?;
+        let prior = numbers("prior", total)?;
+        let ones = numbers("ones", ids.len() * ONES)?;
         let features =
             if self.dim > 0 { state.get_n::<f32>(&name("features"), ids.len() * self.dim)? } else { &[] };
         let mut fresh = Self::new(self.capacity, self.width, self.dim);
         let mut start = 0;
         for (i, &id) in ids.iter().enumerate() {
-            let range = start..start + counts[i] as usize;
-            start = range.end;
+            let row = start..start + counts[i] as usize;
+            start = row.end;
             fresh.push(Sample {
                 id,
-                classes: &classes[range.clone()],
-                text: &text[range.clone()],
-                image: &image[range.clone()],
-                prior: &prior[range],
+                classes: &classes[row.clone()],
+                text: &text[row.clone()],
+                image: &image[row.clone()],
+                prior: &prior[row],
                 features: &features[i * self.dim..][..self.dim],
                 one: One::from_array(ones.as_chunks().0[i]),
             });
@@ -222,135 +257,114 @@ impl Recent {
     }
 }
 
-/// What a softmax over t·x + b says about x.
+/// Logits t·x + b of one row, lump and padding included. Buffers are reused from row to row.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Line {
+    pub x: Vec<f32>,
+    pub b: Vec<f32>,
+    /// Number of candidates: the entries before the lump.
+    pub candidates: usize,
+    e: Vec<f32>,
+}
+
+/// What softmax(t·x + b) says about x.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moments {
     pub mean: f64,
     pub variance: f64,
     /// log Σ exp(t·x + b).
     pub log_sum: f64,
-    /// The largest t·x + b.
-    pub best: f64,
-}
-
-/// Logits t·x + b of a row's candidates, and of the `rest` classes that share one value each of x and b.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Line {
-    pub x: Vec<f32>,
-    pub b: Vec<f32>,
-    pub rest: f32,
-    pub rest_x: f32,
-    pub rest_b: f32,
-    e: Vec<f32>,
 }
 
 impl Line {
-    pub(super) fn clear(&mut self) {
-        self.x.clear();
-        self.b.clear();
+    /// Starts a row of as many entries as the sample has.
+    #[inline(always)]
+    pub(super) fn start(&mut self, sample: &Sample<'_>) {
+        self.x.resize(sample.text.len(), 0.0);
+        self.b.resize(sample.text.len(), 0.0);
+        self.candidates = sample.classes.len();
     }
 
-    /// Moments of x under softmax(t·x + b).
     #[inline(always)]
     pub(super) fn moments(&mut self, t: f32) -> Moments {
-        let rest_logit = t * self.rest_x + self.rest_b;
-        self.e.clear();
-        self.e.extend(self.x.iter().zip(&self.b).map(|(&x, &b)| t * x + b));
-        let mut best = max(&self.e);
-        if self.rest > 0.0 && rest_logit > best {
-            best = rest_logit;
-        }
-        for v in &mut self.e {
-            *v = exp(*v - best);
-        }
-        // Relative to one of the values, so that the variance does not cancel.
-        let origin = self.x.first().copied().unwrap_or(0.0);
-        let (mut s0, mut s1, mut s2) = ([0.0f32; LANES], [0.0f32; LANES], [0.0f32; LANES]);
-        let (es, e_tail) = self.e.as_chunks::<LANES>();
-        let (xs, x_tail) = self.x.as_chunks::<LANES>();
-        for (e, x) in es.iter().zip(xs) {
+        self.e.resize(self.x.len(), 0.0);
+        let (xs, bs, es) =
+            (self.x.as_chunks::<LANES>().0, self.b.as_chunks::<LANES>().0, self.e.as_chunks_mut::<LANES>().0);
+        for ((e, x), b) in es.iter_mut().zip(xs).zip(bs) {
             for i in 0..LANES {
-                let d = x[i] - origin;
-                s0[i] += e[i];
-                s1[i] += e[i] * d;
-                s2[i] += e[i] * d * d;
+                e[i] = t * x[i] + b[i];
             }
         }
-        for (i, (&e, &x)) in e_tail.iter().zip(x_tail).enumerate() {
-            let d = x - origin;
-            s0[i] += e;
-            s1[i] += e * d;
-            s2[i] += e * d * d;
+        let best = max(&self.e);
+        // Relative to one of the values, so that the variance does not cancel.
+        let origin = self.x[0];
+        let (mut s0, mut s1, mut s2) = ([0.0f32; LANES], [0.0f32; LANES], [0.0f32; LANES]);
+        for (l, x) in self.e.as_chunks::<LANES>().0.iter().zip(xs) {
+            for i in 0..LANES {
+                let e = exp(l[i] - best);
+                let d = x[i] - origin;
+                s0[i] += e;
+                s1[i] += e * d;
+                s2[i] += e * d * d;
+            }
         }
-        let (mut sum, mut first, mut second) =
-            (sum_lanes(s0) as f64, sum_lanes(s1) as f64, sum_lanes(s2) as f64);
-        if self.rest > 0.0 {
-            let d = (self.rest_x - origin) as f64;
-            let e = self.rest as f64 * exp(rest_logit - best) as f64;
-            sum += e;
-            first += e * d;
-            second += e * d * d;
-        }
-        let mean = first / sum;
+        let sum = sum_lanes(s0) as f64;
+        let (first, second) = (sum_lanes(s1) as f64 / sum, sum_lanes(s2) as f64 / sum);
         Moments {
-            mean: mean + origin as f64,
-            variance: (second / sum - mean * mean).max(0.0),
+            mean: first + origin as f64,
+            variance: (second - first * first).max(0.0),
             log_sum: best as f64 + sum.ln(),
-            best: best as f64,
         }
     }
-}
 
-/// A target posterior softmax(y), where the rest has total log-mass `rest_y`.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Target {
-    pub y: Vec<f32>,
-    pub rest_y: f32,
-    e: Vec<f32>,
-}
-
-impl Target {
-    /// E\[x\], E\[b\] and E\[log p\] under the target, for a line's x and b; a lumped class has its share of log p.
+    /// The largest x of a candidate.
     #[inline(always)]
-    pub(super) fn expectations(&mut self, line: &Line) -> [f64; 3] {
-        let mut best = max(&self.y);
-        if line.rest > 0.0 && self.rest_y > best {
-            best = self.rest_y;
-        }
-        self.e.clear();
-        self.e.extend(self.y.iter().map(|&v| exp(v - best)));
-        let mut lanes = [[0.0f32; LANES]; 4];
-        for i in 0..self.e.len() {
-            let (e, lane) = (self.e[i], i % LANES);
-            lanes[0][lane] += e;
-            lanes[1][lane] += e * line.x[i];
-            lanes[2][lane] += e * line.b[i];
-            lanes[3][lane] += e * (self.y[i] - best);
-        }
-        let [mut sum, mut x, mut b, mut y] = lanes.map(|l| sum_lanes(l) as f64);
-        if line.rest > 0.0 {
-            let e = exp(self.rest_y - best) as f64;
-            sum += e;
-            x += e * line.rest_x as f64;
-            b += e * line.rest_b as f64;
-            y += e * ((self.rest_y - best) as f64 - (line.rest as f64).ln());
-        }
-        [x / sum, b / sum, y / sum - sum.ln()]
+    pub(super) fn best_candidate(&self) -> f32 {
+        max(&self.x[..self.candidates])
     }
+}
+
+/// E\[x\], E\[b\] and E\[log p\] of a line under softmax(text + prior), the frozen posterior under the prior of
+/// the time.
+#[inline(always)]
+pub(super) fn under_target(sample: &Sample<'_>, line: &Line) -> [f64; 3] {
+    let (texts, priors) = (sample.text.as_chunks::<LANES>().0, sample.prior.as_chunks::<LANES>().0);
+    let (xs, bs) = (line.x.as_chunks::<LANES>().0, line.b.as_chunks::<LANES>().0);
+    let mut tops = [f32::NEG_INFINITY; LANES];
+    for (t, p) in texts.iter().zip(priors) {
+        for i in 0..LANES {
+            let y = t[i] + p[i];
+            tops[i] = if y > tops[i] { y } else { tops[i] };
+        }
+    }
+    let best = max(&tops);
+    let mut sums = [[0.0f32; LANES]; 4];
+    for (((t, p), x), b) in texts.iter().zip(priors).zip(xs).zip(bs) {
+        for i in 0..LANES {
+            let y = t[i] + p[i] - best;
+            let e = exp(y);
+            sums[0][i] += e;
+            sums[1][i] += e * x[i];
+            sums[2][i] += e * b[i];
+            sums[3][i] += e * y;
+        }
+    }
+    let [sum, x, b, y] = sums.map(|lanes| sum_lanes(lanes) as f64);
+    [x / sum, b / sum, y / sum - sum.ln()]
 }
 
 /// Damped Newton steps for a one-dimensional convex objective, whose mean slope and curvature `at` gives.
 ///
-/// Stops early once a step changes `t` by less than a ten-thousandth.
+/// Stops early once a step changes `t` by less than a thousandth.
 pub(super) fn newton(
     mut t: f64,
     bounds: (f64, f64),
     relative_step: f64,
     absolute_step: f64,
-    iterations: usize,
     mut at: impl FnMut(f64) -> (f64, f64),
 ) -> f64 {
-    for _ in 0..iterations {
+    const ITERATIONS: usize = 10;
+    for _ in 0..ITERATIONS {
         let (slope, curvature) = vectorised(
             #[inline(always)]
             || at(t),
@@ -359,7 +373,7 @@ pub(super) fn newton(
         let next = (t - step).clamp(bounds.0, bounds.1);
         let change = (next - t).abs();
         t = next;
-        if change <= 1e-4 * t.abs() {
+        if change <= 1e-3 * t.abs() {
             break;
         }
     }

@@ -1,0 +1,268 @@
+//! `ultta eval`: methods × packs × protocols × seeds, each run in its own folder.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Mutex;
+
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+use ultta_eval::dataset::{self, Dataset};
+use ultta_eval::driver::{Job, Method, Plan, Progress};
+use ultta_eval::pack::Pack;
+use ultta_eval::protocol::Protocol;
+use ultta_eval::report;
+use ultta_eval::summary::{Cell, Run, cells};
+
+use crate::failure::usage;
+
+/// Compare methods on labelled features under named protocols
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// A pack of labelled features; may be given several times
+    #[arg(long, value_name = "FILE")]
+    pub features: Vec<PathBuf>,
+
+    /// The head of each pack, in the same order; a single one serves all
+    #[arg(long, value_name = "FILE")]
+    pub head: Vec<PathBuf>,
+
+    /// A folder to search for packs: every features.safetensors with a head.safetensors beside it
+    #[arg(long, value_name = "FOLDER")]
+    pub data: Vec<PathBuf>,
+
+    /// Further packs that strangers come from (protocols with open:SHARE), each with its head after a comma
+    #[arg(long, value_name = "FEATURES,HEAD")]
+    pub strangers: Vec<String>,
+
+    /// A pack that counts as in-distribution: detection metrics then tell it from each stream
+    #[arg(long, value_name = "FILE")]
+    pub in_distribution: Option<PathBuf>,
+
+    /// Methods, separated by commas; `all` for every one
+    #[arg(long, value_name = "NAMES", default_value = "zero-shot,ul-tta", value_delimiter = ',')]
+    pub methods: Vec<String>,
+
+    /// Protocols, separated by commas (docs/protocols.md)
+    #[arg(long, value_name = "NAMES", default_value = "iid", value_delimiter = ',')]
+    pub protocols: Vec<String>,
+
+    /// Seeds: numbers and ranges, separated by commas
+    #[arg(long, value_name = "LIST", default_value = "0")]
+    pub seeds: String,
+
+    /// Settings as TOML, one `[method.NAME]` per method; `[guard]` and `[unknown]` hold for all
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
+    /// Runs at a time; as many as there are cores unless given
+    #[arg(long, value_name = "N")]
+    pub jobs: Option<usize>,
+
+    /// Where run folders go; finished runs that are there are not run again
+    #[arg(long, value_name = "FOLDER", default_value = "runs")]
+    pub out: PathBuf,
+
+    /// Print one JSON document instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  ultta eval --features pets/features.safetensors --head pets/head.safetensors --methods ul-tta,tda --seeds 0-4
+  ultta eval --data packs/ --methods all --protocols iid,sorted,dirichlet:0.1,partial:0.2 --seeds 0-4
+  ultta report runs/ --html report.html";
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Document<'a> {
+    runs: &'a [Run],
+    summary: Vec<Cell>,
+    skipped: &'a [String],
+}
+
+pub fn main(args: Args) -> anyhow::Result<ExitCode> {
+    let plan = plan(&args)?;
+    for warning in plan.datasets.iter().filter_map(Dataset::warning) {
+        eprintln!("warning: {warning}");
+    }
+    let (jobs, skipped) = plan.jobs();
+    for reason in &skipped {
+        eprintln!("warning: skipped: {reason}");
+    }
+    let bars = Bars::new(jobs.len(), args.json);
+    let outcome = plan.run(&bars)?;
+    bars.clear();
+    if outcome.reused > 0 {
+        eprintln!("{} of {} runs were there already", outcome.reused, outcome.runs.len());
+    }
+    if args.json {
+        let summary = cells(&outcome.runs);
+        let document = Document { runs: &outcome.runs, summary, skipped: &outcome.skipped };
+        println!("{}", serde_json::to_string(&document)?);
+    } else {
+        print!("{}", report::markdown(&outcome.runs));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What the flags ask for.
+fn plan(args: &Args) -> anyhow::Result<Plan> {
+    let mut pairs: Vec<(PathBuf, PathBuf)> = match (args.features.len(), args.head.len()) {
+        (n, m) if n == m => args.features.iter().cloned().zip(args.head.iter().cloned()).collect(),
+        (_, 1) => args.features.iter().map(|f| (f.clone(), args.head[0].clone())).collect(),
+        (n, m) => return usage(format!("{n} packs but {m} heads; give one head for all, or one each")),
+    };
+    for folder in &args.data {
+        pairs.extend(dataset::find(folder)?);
+    }
+    if pairs.is_empty() {
+        return usage("no packs; give --features and --head, or --data with a folder of packs");
+    }
+    let mut datasets = Vec::new();
+    for (features, head) in &pairs {
+        datasets.push(Dataset::open(features, head)?);
+    }
+    dataset::name_all(&mut datasets)?;
+    let mut strangers = Vec::new();
+    for pair in &args.strangers {
+        let Some((features, head)) = pair.split_once(',') else {
+            return usage(format!("--strangers {pair}: expected FEATURES,HEAD"));
+        };
+        strangers.push(Dataset::open(features.as_ref(), head.as_ref())?);
+    }
+    dataset::name_all(&mut strangers)?;
+    let in_distribution = match &args.in_distribution {
+        Some(path) => Some(Pack::open(path, None)?),
+        None => None,
+    };
+    if let Some(pack) = &in_distribution
+        && let Some(other) = datasets.iter().find(|d| d.pack.dim() != pack.dim())
+    {
+        let (name, ours, theirs) = (&other.name, other.pack.dim(), pack.dim());
+        return usage(format!("--in-distribution: expected {ours} columns as in {name}, got {theirs}"));
+    }
+    let file = match &args.config {
+        Some(path) => Some(std::fs::read_to_string(path).map_err(|source| ultta::Error::Io {
+            doing: "opening",
+            source,
+            path: path.clone(),
+        })?),
+        None => None,
+    };
+    let mut methods = Vec::new();
+    for name in args.methods.iter().flat_map(|name| expand(name)) {
+        methods.push(Method::resolve(&name, file.as_deref())?);
+    }
+    let mut protocols = Vec::new();
+    for name in &args.protocols {
+        match name.parse::<Protocol>() {
+            Ok(protocol) => protocols.push(protocol),
+            Err(reason) => return usage(reason),
+        }
+    }
+    let jobs = args.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()));
+    let seeds = match seeds(&args.seeds) {
+        Ok(seeds) => seeds,
+        Err(reason) => return usage(reason),
+    };
+    Ok(Plan { datasets, strangers, in_distribution, methods, protocols, seeds, out: args.out.clone(), jobs })
+}
+
+/// `all` stands for every method, UL-TTA in both presets.
+fn expand(name: &str) -> Vec<String> {
+    if name != "all" {
+        return vec![name.trim().to_string()];
+    }
+    let mut names: Vec<String> =
+        ultta::methods::cards().iter().map(|card| card.name.replace('_', "-")).collect();
+    let at = names.iter().position(|n| n == "ul-tta").map_or(names.len(), |i| i + 1);
+    names.insert(at, "ul-tta:paper".into());
+    names
+}
+
+/// `0-4,7` as numbers.
+fn seeds(text: &str) -> Result<Vec<u64>, String> {
+    let bad = || format!("seeds: expected numbers and ranges such as 0-4,7, got {text:?}");
+    let number = |t: &str| t.trim().parse::<u64>().map_err(|_| bad());
+    let mut seeds = Vec::new();
+    for part in text.split(',') {
+        match part.split_once('-') {
+            Some((from, to)) => seeds.extend(number(from)?..=number(to)?),
+            None => seeds.push(number(part)?),
+        }
+    }
+    if seeds.is_empty() || seeds.len() > 100_000 {
+        return Err(bad());
+    }
+    Ok(seeds)
+}
+
+/// One bar for the plan and one for every run at work.
+struct Bars {
+    all: MultiProgress,
+    total: ProgressBar,
+    running: Mutex<BTreeMap<usize, ProgressBar>>,
+}
+
+impl Bars {
+    fn new(runs: usize, quiet: bool) -> Self {
+        let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+        let all = MultiProgress::with_draw_target(target);
+        let style = ProgressStyle::with_template("{bar:30} {pos}/{len} runs, {elapsed} gone, {eta} to go");
+        let total = ProgressBar::new(runs as u64).with_style(style.expect("a fixed template"));
+        Self { total: all.add(total), all, running: Mutex::new(BTreeMap::new()) }
+    }
+
+    fn clear(&self) {
+        self.total.finish_and_clear();
+    }
+}
+
+impl Progress for Bars {
+    fn started(&self, worker: usize, job: &Job<'_>, samples: usize) {
+        let style = ProgressStyle::with_template("  {bar:28} {pos}/{len} {per_sec:>14} {msg}");
+        let bar = ProgressBar::new(samples as u64).with_style(style.expect("a fixed template"));
+        let bar = self.all.add(bar);
+        bar.set_message(format!(
+            "{} · {} · {} · seed {}",
+            job.method.name, job.dataset, job.protocol, job.seed
+        ));
+        self.running.lock().expect("no panics").insert(worker, bar);
+    }
+
+    fn advanced(&self, worker: usize, samples: usize) {
+        if let Some(bar) = self.running.lock().expect("no panics").get(&worker) {
+            bar.inc(samples as u64);
+        }
+    }
+
+    fn finished(&self, worker: usize, _job: &Job<'_>, _fresh: bool) {
+        if let Some(bar) = self.running.lock().expect("no panics").remove(&worker) {
+            bar.finish_and_clear();
+        }
+        self.total.inc(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeds_are_numbers_and_ranges() {
+        assert_eq!(seeds("0-2,7").unwrap(), [0, 1, 2, 7]);
+        for bad in ["", "a", "3-1", "1-", "-1"] {
+            assert!(seeds(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn all_means_every_method_and_both_presets() {
+        let all = expand("all");
+        assert!(all.contains(&"ul-tta:paper".to_string()) && all.contains(&"tda".to_string()));
+        assert_eq!(expand("tda"), ["tda"]);
+    }
+}

@@ -1,0 +1,354 @@
+//! `ultta eval`, `ultta report` and `ultta suite` as a user meets them.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
+use serde_json::Value;
+
+const DIM: usize = 16;
+
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn ultta(&self, args: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_ultta")).args(args).current_dir(self.0.path()).output().unwrap()
+    }
+
+    fn ok(&self, args: &[&str]) -> String {
+        let output = self.ultta(args);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{args:?}: {said}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn fails(&self, args: &[&str]) -> String {
+        let output = self.ultta(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    /// A pack of `n` rows around `classes` text rows.
+    fn pack(&self, name: &str, classes: usize, n: usize, seed: u64, extra: &[(&str, &str)]) {
+        let folder = self.path(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        let text = unit(&noise(classes * DIM, 1));
+        let spread = noise(n * DIM, seed);
+        let labels: Vec<i64> = (0..n).map(|i| (i * classes / n) as i64).collect();
+        let rows: Vec<f32> =
+            (0..n * DIM).map(|i| text[labels[i / DIM] as usize * DIM + i % DIM] + 0.8 * spread[i]).collect();
+        let names: Vec<String> = (0..classes).map(|c| format!("class {c}")).collect();
+        let own: HashMap<String, String> =
+            extra.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
+        write(&folder.join("features.safetensors"), &unit(&rows), n, Some(&labels), own, "features");
+        let head: HashMap<String, String> = [
+            ("classes", serde_json::to_string(&names).unwrap()),
+            ("logit_scale", "30".into()),
+            ("encoder", "toy".into()),
+        ]
+        .into_iter()
+        .map(|(k, v)| (k.to_string(), v))
+        .collect();
+        write(&folder.join("head.safetensors"), &text, classes, None, head, "prototypes");
+    }
+}
+
+fn noise(n: usize, seed: u64) -> Vec<f32> {
+    let mut random = ultta_eval::random::Random::new(seed);
+    (0..n).map(|_| random.normal() as f32 / (DIM as f32).sqrt()).collect()
+}
+
+fn unit(rows: &[f32]) -> Vec<f32> {
+    ultta::Features::normalized(rows.to_vec(), DIM).unwrap().data().to_vec()
+}
+
+fn write(
+    path: &Path,
+    rows: &[f32],
+    n: usize,
+    labels: Option<&[i64]>,
+    metadata: HashMap<String, String>,
+    name: &str,
+) {
+    let bytes: Vec<u8> = rows.iter().flat_map(|v| v.to_le_bytes()).collect();
+    let label_bytes: Vec<u8> = labels.unwrap_or(&[]).iter().flat_map(|v| v.to_le_bytes()).collect();
+    let mut tensors = vec![(name, TensorView::new(Dtype::F32, vec![n, DIM], &bytes).unwrap())];
+    if labels.is_some() {
+        tensors.push(("labels", TensorView::new(Dtype::I64, vec![n], &label_bytes).unwrap()));
+    }
+    std::fs::write(path, safetensors::serialize(tensors, Some(metadata)).unwrap()).unwrap();
+}
+
+const A: [&str; 4] = ["--features", "a/features.safetensors", "--head", "a/head.safetensors"];
+
+fn eval<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    [&["eval"], &A[..], more].concat()
+}
+
+fn json(place: &Place, args: &[&str]) -> Value {
+    serde_json::from_str(&place.ok(args)).unwrap()
+}
+
+#[test]
+fn one_document_with_every_run_and_its_zero_shot() {
+    let place = Place::new();
+    place.pack("a", 4, 300, 2, &[]);
+    let methods = "zero-shot,ul-tta,ul-tta:paper,t3a,tip-adapter,freetta,tda,bca,onzeta,dmn,stata,lame,prior-only,temperature-only";
+    let protocols = "file,iid,sorted,dirichlet:0.1,zipf,partial:0.5,few:2:32,iid+labels:0.5:20,iid+weak:0.5,iid+batch:1,iid+cycle:400,iid+compute:1000:2000";
+    let document =
+        json(&place, &eval(&["--methods", methods, "--protocols", protocols, "--seeds", "0-1", "--json"]));
+    let runs = document["runs"].as_array().unwrap();
+    assert_eq!(runs.len(), 14 * 12 * 2);
+    assert_eq!(document["summary"].as_array().unwrap().len(), 14 * 12);
+    for run in runs {
+        for field in ["top1", "ece", "nll", "brier"] {
+            let (ours, frozen) = (run[field].as_f64().unwrap(), run["zero_shot"][field].as_f64().unwrap());
+            assert!(ours.is_finite() && frozen.is_finite(), "{run}");
+            assert!(field == "nll" || (0.0..=2.0).contains(&ours), "{run}");
+        }
+        assert_eq!(run["classes"], 4);
+        if run["method"] == "zero-shot" && run["missed"] == 0 {
+            assert_eq!(run["top1"], run["zero_shot"]["top1"]);
+        }
+        if run["protocol"] == "iid+cycle:400" {
+            assert_eq!(run["n"], 400);
+        }
+        if run["protocol"] == "iid+compute:1000:2000" {
+            // two milliseconds each at one per millisecond: about every other sample is missed
+            assert!(run["missed"].as_u64().unwrap() > 100, "{run}");
+        }
+    }
+    let labelled = |r: &&Value| r["protocol"] == "iid+labels:0.5:20" && r["method"] == "temperature-only";
+    assert!(runs.iter().find(labelled).unwrap()["labels_used"].as_u64().unwrap() > 50);
+}
+
+#[test]
+fn the_same_seeds_give_the_same_files_whatever_the_number_of_jobs() {
+    let place = Place::new();
+    place.pack("a", 4, 200, 2, &[]);
+    for (out, jobs) in [("one", "1"), ("three", "3")] {
+        place.ok(&eval(&["--methods", "ul-tta,tda", "--seeds", "0-2", "--out", out, "--jobs", jobs]));
+    }
+    for seed in 0..3 {
+        for method in ["ul-tta", "tda"] {
+            let read = |out: &str, file: &str| {
+                std::fs::read_to_string(place.path(&format!("{out}/iid/a/{method}/seed-{seed}/{file}")))
+                    .unwrap()
+            };
+            for file in ["summary.json", "windows.jsonl", "config.toml", "done"] {
+                assert_eq!(read("one", file), read("three", file), "{method} {seed} {file}");
+            }
+        }
+    }
+}
+
+#[test]
+fn finished_runs_are_not_run_again_and_torn_ones_are() {
+    let place = Place::new();
+    place.pack("a", 4, 200, 2, &[]);
+    let all = eval(&["--methods", "ul-tta,tda", "--seeds", "0-1", "--json"]);
+    let first = json(&place, &all);
+    let said = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
+    let again = place.ultta(&all);
+    assert!(said(&again).contains("4 of 4 runs were there already"), "{}", said(&again));
+    assert_eq!(serde_json::from_slice::<Value>(&again.stdout).unwrap(), first);
+    // a run that was killed before it was whole: no `done`, half a summary
+    let torn = place.path("runs/iid/a/tda/seed-1");
+    std::fs::remove_file(torn.join("done")).unwrap();
+    std::fs::write(torn.join("summary.json"), "{\"dataset\":").unwrap();
+    let resumed = place.ultta(&all);
+    assert!(said(&resumed).contains("3 of 4 runs were there already"), "{}", said(&resumed));
+    let resumed: Value = serde_json::from_slice(&resumed.stdout).unwrap();
+    assert_eq!(resumed["runs"].as_array().unwrap().len(), 4, "nothing counted twice");
+    assert_eq!(resumed["runs"][3]["top1"], first["runs"][3]["top1"], "nothing lost");
+    // other settings are another run
+    std::fs::write(place.path("c.toml"), "[method.tda]\ncapacity = 1\n[method.t3a]\nfilter_k = 5\n").unwrap();
+    let other = place.ultta(&eval(&["--methods", "ul-tta,tda", "--seeds", "0-1", "--config", "c.toml"]));
+    assert!(said(&other).contains("2 of 4 runs were there already"), "{}", said(&other));
+    // nothing is left aside
+    let hidden = walk(&place.path("runs")).into_iter().filter(|p| p.to_string_lossy().contains("/."));
+    assert_eq!(hidden.count(), 0);
+}
+
+fn walk(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap().flatten().map(|e| e.path());
+    entries.flat_map(|p| if p.is_dir() { walk(&p) } else { vec![p] }).collect()
+}
+
+#[test]
+fn a_killed_evaluation_goes_on_where_it_was() {
+    let place = Place::new();
+    place.pack("a", 6, 3000, 2, &[]);
+    let args = eval(&["--methods", "tda,onzeta,stata,ul-tta", "--seeds", "0-3", "--jobs", "2"]);
+    let mut child =
+        Command::new(env!("CARGO_BIN_EXE_ultta")).args(&args).current_dir(place.0.path()).spawn().unwrap();
+    // kill it once the first runs are there
+    for _ in 0..600 {
+        let done = |p: &PathBuf| p.ends_with("done");
+        if place.path("runs").is_dir() && walk(&place.path("runs")).iter().any(done) {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+    let document = json(&place, &eval(&["--methods", "tda,onzeta,stata,ul-tta", "--seeds", "0-3", "--json"]));
+    assert_eq!(document["runs"].as_array().unwrap().len(), 16);
+    let mut straight = eval(&["--methods", "tda,onzeta,stata,ul-tta", "--seeds", "0-3", "--json"]);
+    straight.extend(["--out", "other"]);
+    let strip = |mut d: Value| {
+        d["runs"]
+            .as_array_mut()
+            .unwrap()
+            .iter_mut()
+            .for_each(|r| drop(r.as_object_mut().unwrap().remove("timing")));
+        d["runs"].clone()
+    };
+    assert_eq!(strip(document), strip(json(&place, &straight)));
+}
+
+#[test]
+fn domains_in_a_row_and_strangers() {
+    let place = Place::new();
+    place.pack("a", 4, 300, 2, &[]);
+    place.pack("b", 4, 200, 3, &[]);
+    place.pack("c", 9, 200, 4, &[]);
+    let both = ["eval", "--data", "a", "--data", "b", "--methods", "ul-tta", "--json"];
+    let continual = json(&place, &[&both[..], &["--protocols", "continual"]].concat());
+    let run = &continual["runs"][0];
+    assert_eq!((run["dataset"].as_str(), run["n"].as_u64()), (Some("a+b"), Some(800)));
+    let domains = run["course"]["domains"].as_array().unwrap();
+    let names: Vec<&str> = domains.iter().map(|d| d["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["a", "b", "a"]);
+    assert_eq!(json(&place, &[&both[..], &["--protocols", "gradual"]].concat())["runs"][0]["n"], 500);
+    let c = "c/features.safetensors,c/head.safetensors";
+    let open = json(&place, &eval(&["--protocols", "iid+open:0.25", "--strangers", c, "--json"]));
+    let run = &open["runs"][0];
+    assert_eq!((run["n"].as_u64(), run["open"]["strangers"].as_u64()), (Some(300), Some(100)));
+    assert!(run["open"]["energy"]["auroc"].as_f64().unwrap() > 0.5);
+    // any pack as in-distribution: the stream of noise is less certain than the clean one
+    let apart = json(&place, &eval(&["--in-distribution", "b/features.safetensors", "--json"]));
+    let open = &apart["runs"][1]["open"];
+    assert_eq!(open["strangers"], 300);
+    assert!((0.0..=1.0).contains(&open["max_softmax"]["auroc"].as_f64().unwrap()));
+    // one stream cannot run through other classes
+    let error = place.fails(&["eval", "--data", "a", "--data", "c", "--protocols", "continual"]);
+    assert!(error.contains("different classes"), "{error}");
+}
+
+#[test]
+fn mistakes_are_named() {
+    let place = Place::new();
+    place.pack("a", 4, 100, 2, &[]);
+    place.pack("other-encoder", 4, 100, 2, &[("encoder", "another"), ("dataset", "mine")]);
+    place.pack("other-classes", 4, 100, 2, &[("classes", "[\"x\",\"y\",\"z\",\"w\"]")]);
+    let error = place.fails(&eval(&["--methods", "tdb"]));
+    assert!(error.contains("did you mean tda?"), "{error}");
+    let error = place.fails(&eval(&["--protocols", "sortd"]));
+    assert!(error.contains("did you mean sorted?"), "{error}");
+    assert!(place.fails(&eval(&["--seeds", "a"])).contains("0-4"));
+    assert!(place.fails(&["eval"]).contains("no packs"));
+    assert!(
+        place
+            .fails(&eval(&["--features", "a/features.safetensors", "--head", "a/head.safetensors"]))
+            .contains("twice")
+    );
+    assert!(place.fails(&eval(&["--protocols", "iid+open:0.5"])).contains("strangers"));
+    assert!(place.fails(&eval(&["--protocols", "continual"])).contains("two packs"));
+
+    let rows = unit(&noise(4 * DIM, 5));
+    write(&place.path("unlabelled.safetensors"), &rows, 4, None, HashMap::new(), "features");
+    let error =
+        place.fails(&["eval", "--features", "unlabelled.safetensors", "--head", "a/head.safetensors"]);
+    assert!(error.contains("no labels"), "{error}");
+    write(&place.path("far.safetensors"), &rows, 4, Some(&[0, 1, 2, 9]), HashMap::new(), "features");
+    let error = place.fails(&["eval", "--features", "far.safetensors", "--head", "a/head.safetensors"]);
+    assert!(error.contains("label 9"), "{error}");
+
+    let other = |name: &str| format!("{name}/features.safetensors");
+    let error = place.fails(&["eval", "--features", &other("other-classes"), "--head", "a/head.safetensors"]);
+    assert!(error.contains("other classes"), "{error}");
+    // another encoder's name is a warning; the pack's own name is used; a stream across encoders is refused
+    let output =
+        place.ultta(&["eval", "--features", &other("other-encoder"), "--head", "a/head.safetensors"]);
+    assert!(output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("warning: mine: the features were made by"));
+    assert!(place.path("runs/iid/mine/ul-tta/seed-0/done").is_file());
+    let error = place.fails(&["eval", "--data", "a", "--data", "other-encoder", "--protocols", "continual"]);
+    assert!(error.contains("cannot cross encoders"), "{error}");
+}
+
+#[test]
+fn a_head_of_another_dimension_is_an_error() {
+    let place = Place::new();
+    place.pack("a", 4, 100, 2, &[]);
+    let head = ultta::Head::new(vec![1.0, 0.0, 0.0, 1.0], 2, ["x", "y"], 10.0).unwrap();
+    head.save(place.path("small.safetensors")).unwrap();
+    let error = place.fails(&["eval", "--features", "a/features.safetensors", "--head", "small.safetensors"]);
+    assert!(error.contains("the head expects 2, the features have 16"), "{error}");
+}
+
+#[test]
+fn reports_stand_on_their_own() {
+    let place = Place::new();
+    place.pack("a", 4, 400, 2, &[]);
+    place.pack("b", 4, 400, 3, &[]);
+    place.ok(&[
+        "eval",
+        "--data",
+        ".",
+        "--methods",
+        "zero-shot,ul-tta,tda,onzeta",
+        "--protocols",
+        "iid,sorted",
+        "--seeds",
+        "0-1",
+    ]);
+    std::fs::create_dir_all(place.path("runs/iid/broken")).unwrap();
+    std::fs::write(place.path("runs/iid/broken/summary.json"), "{").unwrap();
+    let output = place.ultta(&["report", "runs", "--html", "r.html", "--md", "r.md", "--latex", "r.tex"]);
+    assert!(output.status.success());
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("left out"),
+        "an unreadable run folder is named"
+    );
+    let html = std::fs::read_to_string(place.path("r.html")).unwrap();
+    assert!(html.starts_with("<!doctype html>") && html.contains("Left out"));
+    for foreign in ["http://", "https://", "<script", "<link", "src=", "@import", "url("] {
+        let harmless = html.matches("http://www.w3.org/").count();
+        let found = html.matches(foreign).count() - if foreign == "http://" { harmless } else { 0 };
+        assert_eq!(found, 0, "{foreign}");
+    }
+    let md = std::fs::read_to_string(place.path("r.md")).unwrap();
+    assert!(md.contains("★") && md.contains("| ul-tta |"), "{md}");
+    let tex = std::fs::read_to_string(place.path("r.tex")).unwrap();
+    assert!(tex.contains("\\textbf") && tex.contains("\\bottomrule"));
+    assert!(place.fails(&["report", "a"]).contains("no runs"));
+    assert!(place.fails(&["report", "nowhere"]).contains("nowhere"));
+}
+
+#[test]
+fn the_papers_tables_say_what_is_absent() {
+    let place = Place::new();
+    place.pack("data/pacs-art/toy", 7, 300, 2, &[]);
+    place.pack("data/pacs-cartoon/toy", 7, 200, 3, &[]);
+    let said = place.ok(&["suite", "paper", "datasets", "per-dataset"]);
+    assert!(said.contains("| PACS | style / domain | 7 | 7 | 9991 | 500 in 2 pack(s) |"), "{said}");
+    assert!(
+        said.contains("PACS · UL-TTA, default preset") && said.contains("absent: get DomainBed's"),
+        "{said}"
+    );
+    assert!(place.fails(&["suite", "paper", "ablation"]).contains("did you mean ablations?"));
+    let said = place.ok(&["suite", "paper", "domainnet", "ablations"]);
+    assert!(said.contains("| Full") || said.contains("| full | 60.1 / 6.8 | absent"), "{said}");
+}

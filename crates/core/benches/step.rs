@@ -1,0 +1,132 @@
+//! Speed of adaptation beside the plain zero-shot head, as ratios of one interleaved run.
+//!
+//! `cargo bench -p ultta` prints the tables of `docs/benchmarks.md`. One core, d = 512, simulated features, a
+//! session from its start through many updates. Each round times every variant once; the ratio is that of the
+//! medians over the rounds. `ROUNDS`, `CLASSES` and `SETTINGS` (`key=value,…`) narrow it down.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use ultta::scores::summary;
+use ultta::{Config, Features, Head, Input, Session};
+
+const DIM: usize = 512;
+
+/// Rows per block when streaming in blocks.
+const BLOCK: usize = 128;
+
+fn main() {
+    let rounds: usize = std::env::var("ROUNDS").ok().and_then(|r| r.parse().ok()).unwrap_or(7);
+    let only: Option<usize> = std::env::var("CLASSES").ok().and_then(|r| r.parse().ok());
+    let settings = std::env::var("SETTINGS").unwrap_or_default();
+    let settings: Vec<(&str, &str)> = settings.split(',').filter_map(|s| s.split_once('=')).collect();
+    let config = Config::resolve(None, None, None, &settings).expect("valid settings");
+    println!(
+        "| classes | way | zero-shot, µs per sample | adaptive, µs per sample | throughput ratio | added, µs |"
+    );
+    println!("|---|---|---|---|---|---|");
+    for (classes, rows) in [(10, 16_384), (200, 16_384), (1000, 16_384), (10_000, 4_096)] {
+        if only.is_some_and(|o| o != classes) {
+            continue;
+        }
+        let (head, features) = stream(classes, rows);
+        let head = std::sync::Arc::new(head);
+        for (way, block) in [("blocks of 128", BLOCK), ("one at a time", 1)] {
+            let rows = if block == 1 { rows / 4 } else { rows };
+            let features = features.slice(0..rows);
+            let (mut plain, mut adaptive) = (Vec::new(), Vec::new());
+            for _ in 0..rounds {
+                plain.push(time(rows, || zero_shot(&head, &features, block)));
+                let mut session = Session::new(head.clone(), &config).expect("default settings");
+                adaptive.push(time(rows, || adapt(&mut session, &features, block)));
+            }
+            let (plain, adaptive) = (median(&mut plain), median(&mut adaptive));
+            println!(
+                "| {classes} | {way} | {plain:.2} | {adaptive:.2} | {:.2} | {:+.2} |",
+                plain / adaptive,
+                adaptive - plain
+            );
+        }
+    }
+}
+
+/// The plain head: matrix product, softmax, best class.
+fn zero_shot(head: &Head, features: &Features<'_>, block: usize) -> usize {
+    let mut labels = 0;
+    for start in (0..features.rows()).step_by(block) {
+        let scores =
+            head.zero_shot(&features.slice(start..features.rows().min(start + block))).expect("shapes fit");
+        for row in 0..scores.rows() {
+            let s = summary(scores.row(row), 1.0);
+            labels += s.label + (s.prob > 2.0) as usize;
+        }
+    }
+    labels
+}
+
+fn adapt(session: &mut Session, features: &Features<'_>, block: usize) -> usize {
+    let mut labels = 0;
+    for start in (0..features.rows()).step_by(block) {
+        let rows = features.slice(start..features.rows().min(start + block));
+        let input = Input { keep_scores: false, ..Input::new(&rows) };
+        let step = session.step_with(&input).expect("shapes fit");
+        labels += step.rows.iter().map(|r| r.label).sum::<usize>();
+    }
+    labels
+}
+
+fn time(rows: usize, work: impl FnOnce() -> usize) -> f64 {
+    let start = cpu_seconds();
+    black_box(work());
+    (cpu_seconds() - start) * 1e6 / rows as f64
+}
+
+/// CPU time of this thread where the system tells it (other work on the machine then counts less), else the
+/// time on the wall.
+fn cpu_seconds() -> f64 {
+    let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
+    match told.and_then(|s| s.split(' ').next()?.parse::<f64>().ok()) {
+        Some(nanoseconds) => nanoseconds * 1e-9,
+        None => EPOCH.elapsed().as_secs_f64(),
+    }
+}
+
+static EPOCH: std::sync::LazyLock<Instant> = std::sync::LazyLock::new(Instant::now);
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// Images and texts in separate cones, with the cosines of real CLIP features.
+fn stream(classes: usize, rows: usize) -> (Head, Features<'static>) {
+    let mut seed = 1u64;
+    let mut gauss = move || {
+        let mut uniform = || {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            ((seed >> 33) as f64 + 0.5) / (1u64 << 31) as f64
+        };
+        ((-2.0 * uniform().ln()).sqrt() * (std::f64::consts::TAU * uniform()).cos() / (DIM as f64).sqrt())
+            as f32
+    };
+    let mut vector = || (0..DIM).map(|_| gauss()).collect::<Vec<f32>>();
+    let (image, text) = (vector(), vector());
+    let mix = |parts: &[(&[f32], f32)]| -> Vec<f32> {
+        (0..DIM).map(|i| parts.iter().map(|(v, w)| v[i] * w).sum()).collect()
+    };
+    let class: Vec<Vec<f32>> = (0..classes).map(|_| vector()).collect();
+    let prototypes: Vec<f32> =
+        class.iter().flat_map(|c| mix(&[(&text, 0.6), (&image, 0.22), (c, 0.55)])).collect();
+    let head = Head::new(
+        Features::normalized(prototypes, DIM).expect("no zero rows").data().to_vec(),
+        DIM,
+        (0..classes).map(|c| format!("class {c}")),
+        100.0,
+    );
+    let mut data = Vec::with_capacity(rows * DIM);
+    for row in 0..rows {
+        let noise = vector();
+        data.extend(mix(&[(&image, 0.74), (&class[row.wrapping_mul(7919) % classes], 0.22), (&noise, 0.5)]));
+    }
+    (head.expect("a valid head"), Features::normalized(data, DIM).expect("no zero rows"))
+}

@@ -1,0 +1,267 @@
+//! FreeTTA-style: a Gaussian per class with one shared covariance, learnt by online EM, beside the frozen scores.
+//!
+//! After Dai and Yang, *Free on the Fly: Enhancing Flexibility in Test-Time Adaptation with Online EM*, CVPR 2025.
+//! Written from the paper's description, official code unavailable: hence *-style*.
+//!
+//! ```text
+//! E: γ = softmax(ℓ(z)),  ω = exp(−β H(p_text))
+//! M: N_c += ω γ_c,  S_c += ω γ_c z,  Q += ω z zᵀ;   the text row w_c counts as n₀ samples of its class
+//!    μ_c = (n₀ w_c + S_c)/(n₀ + N_c),   π_c = (n₀ + N_c)/Σ(n₀ + N)
+//!    Σ = [n₀ Σ w wᵀ + Q − Σ_c (n₀ + N_c) μ_c μ_cᵀ] / (C n₀ + Σω),   Σ⁻¹ ≈ (Σ + tr(Σ)/n · I)⁻¹, n = C n₀ + Σω
+//! ℓ_c = s⟨z, w_c⟩ + α (⟨z, Σ⁻¹μ_c⟩ − ½⟨μ_c, Σ⁻¹μ_c⟩ + log π_c)
+//! ```
+//!
+//! Departures: means, Σ⁻¹ and priors are recomputed every `refresh` samples instead of after each, and the
+//! generative term is silent before the first time (there is no covariance yet); responsibilities below 1e-3 are
+//! dropped. n₀, α and β are ours, chosen in the method's favour on shuffled streams of three packs (α 0.02–0.2,
+//! β 1 and 4.5, n₀ 1 and 16); the paper's values are not known to us. On class-sorted streams classes not seen yet
+//! stay at their text rows, far from every image, and lose: no choice of these repaired that.
+
+use faer::linalg::solvers::{Llt, Solve};
+use faer::{Mat, MatRef, Side};
+use serde::{Deserialize, Serialize};
+
+use super::math;
+use crate::adapter::{Adapter, Batch, Card, ClassDrift, Observed, Prediction, Readout, Rows, Vitals};
+use crate::config::in_range;
+use crate::kernels::vectorised;
+use crate::{Head, Result, Scores, State};
+
+/// Responsibilities below this teach nothing.
+const NEGLIGIBLE: f64 = 1e-3;
+
+/// Settings of FreeTTA-style adaptation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct FreettaConfig {
+    /// Weight of the generative term (α).
+    pub alpha: f64,
+    /// How fast a sample's weight falls with its zero-shot entropy (β).
+    pub beta: f64,
+    /// Samples that the text row counts for (n₀).
+    pub text_count: f64,
+    /// Samples between two recomputations.
+    pub refresh: u64,
+}
+
+impl Default for FreettaConfig {
+    fn default() -> Self {
+        Self { alpha: 0.05, beta: 1.0, text_count: 1.0, refresh: 64 }
+    }
+}
+
+impl FreettaConfig {
+    /// The adapter for a head.
+    pub fn build(&self, head: &Head) -> Result<Freetta> {
+        let range = |k: &str, v: f64, lo: f64, hi: f64| in_range(&format!("method.freetta.{k}"), v, lo..=hi);
+        range("alpha", self.alpha, 0.0, 1e6)?;
+        range("beta", self.beta, 0.0, 1e6)?;
+        range("text_count", self.text_count, 1e-6, 1e12)?;
+        range("refresh", self.refresh as f64, 1.0, 1e12)?;
+        let (classes, dim) = (head.n_classes(), head.dim());
+        Ok(Freetta {
+            config: self.clone(),
+            head: head.clone(),
+            seen: 0,
+            weight: 0.0,
+            counts: vec![0.0; classes],
+            sums: vec![0.0; classes * dim],
+            second: vec![0.0; dim * dim],
+            slopes: vec![0.0; classes * dim],
+            offsets: vec![0.0; classes],
+        })
+    }
+}
+
+/// The method's card.
+pub static CARD: Card = Card {
+    name: "freetta",
+    summary: "class means, a shared covariance and priors by online EM beside zero-shot (FreeTTA-style)",
+    paper: "after Dai and Yang, Free on the Fly: Enhancing Flexibility in Test-Time Adaptation with Online EM, CVPR 2025",
+    readout: Readout::BeforeObserve,
+    rows: Rows::Independent,
+    needs_horizon: false,
+    needs_labels: false,
+    needs_views: false,
+};
+
+/// FreeTTA-style adaptation.
+#[derive(Clone, Debug)]
+pub struct Freetta {
+    config: FreettaConfig,
+    head: Head,
+    /// Samples that taught.
+    seen: u64,
+    /// Σω.
+    weight: f64,
+    /// N.
+    counts: Vec<f64>,
+    /// S.
+    sums: Vec<f64>,
+    /// Q, its lower triangle.
+    second: Vec<f64>,
+    /// Σ⁻¹μ_c as of the last recomputation; zero before it.
+    slopes: Vec<f64>,
+    /// −½⟨μ_c, Σ⁻¹μ_c⟩ + log π_c as of the last recomputation.
+    offsets: Vec<f64>,
+}
+
+/// The lower triangle of `second += weight · z zᵀ`.
+fn add_square(second: &mut [f64], weight: f64, z: &[f32]) {
+    let z = math::widen(z);
+    vectorised(
+        #[inline(always)]
+        || {
+            for (i, row) in second.chunks_mut(z.len()).enumerate() {
+                let scaled = weight * z[i];
+                for (s, z) in row[..i + 1].iter_mut().zip(&z[..i + 1]) {
+                    *s += scaled * z;
+                }
+            }
+        },
+    );
+}
+
+impl Freetta {
+    fn logits(&self, z: &[f32], zero_shot: &[f32]) -> Vec<f64> {
+        let slopes = self.slopes.chunks(self.head.dim());
+        let generative = slopes.zip(&self.offsets).map(|(slope, offset)| math::dot(slope, z) + offset);
+        zero_shot.iter().zip(generative).map(|(&text, g)| text as f64 + self.config.alpha * g).collect()
+    }
+
+    fn accumulate(&mut self, z: &[f32], entropy: f32, mut logits: Vec<f64>) {
+        let dim = self.head.dim();
+        math::softmax(&mut logits);
+        let omega = (-self.config.beta * entropy as f64).exp();
+        for (class, gamma) in logits.into_iter().enumerate().filter(|(_, gamma)| *gamma >= NEGLIGIBLE) {
+            self.counts[class] += omega * gamma;
+            math::add(&mut self.sums[class * dim..][..dim], omega * gamma, z);
+        }
+        add_square(&mut self.second, omega, z);
+        self.weight += omega;
+        self.seen += 1;
+        if self.seen.is_multiple_of(self.config.refresh) {
+            self.update();
+        }
+    }
+
+    /// μ_c, one row per class.
+    fn means(&self) -> Vec<f64> {
+        let n0 = self.config.text_count;
+        let dim = self.head.dim();
+        let mut means = self.sums.clone();
+        for (class, mean) in means.chunks_mut(dim).enumerate() {
+            math::add(mean, n0, self.head.prototype(class));
+            let total = n0 + self.counts[class];
+            mean.iter_mut().for_each(|v| *v /= total);
+        }
+        means
+    }
+
+    fn update(&mut self) {
+        let n0 = self.config.text_count;
+        let (classes, dim) = (self.head.n_classes(), self.head.dim());
+        let n = classes as f64 * n0 + self.weight;
+        let means = self.means();
+        let mu = MatRef::from_row_major_slice(&means, classes, dim);
+        let text = Mat::from_fn(classes, dim, |c, i| self.head.prototype(c)[i] as f64 * n0.sqrt());
+        let scaled = Mat::from_fn(classes, dim, |c, i| mu[(c, i)] * (n0 + self.counts[c]).sqrt());
+        let between = text.transpose() * &text - scaled.transpose() * &scaled;
+        let mut sigma =
+            Mat::from_fn(dim, dim, |i, j| (self.second[i.max(j) * dim + i.min(j)] + between[(i, j)]) / n);
+        let trace: f64 = (0..dim).map(|i| sigma[(i, i)]).sum();
+        (0..dim).for_each(|i| sigma[(i, i)] += trace / n);
+        // Without spread there is nothing to learn from: the generative term keeps silent.
+        let Ok(factor) = Llt::new(sigma.as_ref(), Side::Lower) else { return };
+        let solved = factor.solve(mu.transpose());
+        let total: f64 = self.counts.iter().sum::<f64>() + classes as f64 * n0;
+        for class in 0..classes {
+            let column = (0..dim).map(|i| solved[(i, class)]);
+            let half = 0.5 * column.clone().zip(&means[class * dim..]).map(|(s, m)| s * m).sum::<f64>();
+            self.slopes[class * dim..][..dim].iter_mut().zip(column).for_each(|(w, v)| *w = v);
+            self.offsets[class] = ((n0 + self.counts[class]) / total).ln() - half;
+        }
+    }
+}
+
+impl Adapter for Freetta {
+    fn card(&self) -> &'static Card {
+        &CARD
+    }
+
+    fn predict(&self, batch: &Batch<'_>) -> Result<Prediction> {
+        let mut scores = Scores::zeros(batch.rows(), self.head.n_classes());
+        for row in 0..batch.rows() {
+            let logits = self.logits(batch.features.row(row), batch.zero_shot.row(row));
+            scores.row_mut(row).iter_mut().zip(logits).for_each(|(s, v)| *s = v as f32);
+        }
+        Ok(Prediction::from_scores(scores))
+    }
+
+    fn observe(&mut self, batch: &Batch<'_>) -> Result<Observed> {
+        for row in (0..batch.rows()).filter(|&row| batch.may_learn(row)) {
+            let z = batch.features.row(row);
+            let logits = self.logits(z, batch.zero_shot.row(row));
+            self.accumulate(z, batch.frozen[row].entropy, logits);
+        }
+        Ok(Observed { admitted: (0..batch.rows()).map(|row| batch.may_learn(row)).collect() })
+    }
+
+    fn reset(&mut self) {
+        *self = self.config.build(&self.head).expect("the settings were valid when this was built");
+    }
+
+    fn save(&self) -> State {
+        let mut state = State::default();
+        state.put("seen", &[self.seen]);
+        state.put("weight", &[self.weight]);
+        state.put("counts", &self.counts);
+        state.put("sums", &self.sums);
+        state.put("second", &self.second);
+        state.put("slopes", &self.slopes);
+        state.put("offsets", &self.offsets);
+        state
+    }
+
+    fn load(&mut self, state: &State) -> Result<()> {
+        let get = |name: &str, like: &Vec<f64>| state.get_n::<f64>(name, like.len()).map(<[f64]>::to_vec);
+        *self = Self {
+            seen: state.scalar("seen")?,
+            weight: state.scalar("weight")?,
+            counts: get("counts", &self.counts)?,
+            sums: get("sums", &self.sums)?,
+            second: get("second", &self.second)?,
+            slopes: get("slopes", &self.slopes)?,
+            offsets: get("offsets", &self.offsets)?,
+            config: self.config.clone(),
+            head: self.head.clone(),
+        };
+        Ok(())
+    }
+
+    fn vitals(&self) -> Vitals {
+        let (movement_max, movement_mean) =
+            math::movement(&self.means(), self.head.prototypes(), self.head.dim());
+        let mut prior: Vec<f64> = self.counts.iter().map(|n| n + self.config.text_count).collect();
+        math::to_shares(&mut prior);
+        let values = 2 * (self.sums.len() + self.counts.len()) + self.second.len();
+        Vitals {
+            prior_kl: math::kl_from_uniform(&prior),
+            movement_max,
+            movement_mean,
+            state_bytes: values * 8,
+            ..Default::default()
+        }
+    }
+
+    fn per_class(&self) -> Vec<ClassDrift> {
+        let moved = math::distances(&self.means(), self.head.prototypes(), self.head.dim());
+        let total = self.counts.iter().sum::<f64>() + moved.len() as f64 * self.config.text_count;
+        let drift = |(movement, &evidence): (f64, &f64)| ClassDrift {
+            movement,
+            prior: (evidence + self.config.text_count) / total,
+            evidence,
+        };
+        moved.into_iter().zip(&self.counts).map(drift).collect()
+    }
+}

@@ -1,0 +1,265 @@
+//! What is kept of a run: its summary, its windows, its timing; and the table over runs.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::metrics::{Bin, Detection, Interval, Quality, Spread};
+
+/// One protocol × method × dataset × seed. Deterministic: what depends on the clock is in [`Timing`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// Name of the dataset, or of all packs of a stream across domains.
+    pub dataset: String,
+    /// The method, with its preset after a colon.
+    pub method: String,
+    /// The protocol.
+    pub protocol: String,
+    /// Seed of the stream.
+    pub seed: u64,
+    /// Labelled samples.
+    pub n: usize,
+    /// Classes of the head.
+    pub classes: usize,
+    /// Of the adapted answers, from their calibrated probabilities.
+    #[serde(flatten)]
+    pub quality: Quality,
+    /// Of the frozen model on the same samples.
+    pub zero_shot: Quality,
+    /// Bootstrap intervals over samples.
+    pub intervals: Intervals,
+    /// Answers that differ from zero-shot's.
+    pub flips: Flips,
+    /// Accuracy along the stream.
+    pub course: Course,
+    /// The paper's stability columns.
+    pub stability: Stability,
+    /// Telling strangers from the known, where the stream has strangers, or the stream from a pack that counts as
+    /// in-distribution.
+    pub open: Option<Open>,
+    /// Share of samples admitted as teachers.
+    pub admitted_share: f64,
+    /// Bytes the method carries from sample to sample.
+    pub state_bytes: usize,
+    /// How often the collapse guard fired.
+    pub guard_fired: u64,
+    /// Samples a slow method missed (compute-aware protocols).
+    pub missed: usize,
+    /// Delayed labels the method made use of.
+    pub labels_used: usize,
+    /// Reliability diagram of the adapted answers.
+    pub reliability: Vec<Bin>,
+    /// Reliability diagram of the frozen model.
+    pub zero_shot_reliability: Vec<Bin>,
+    /// What happened to the classes that moved most.
+    pub drift: Vec<ClassStory>,
+}
+
+/// 95 % intervals over samples.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct Intervals {
+    pub top1: Interval,
+    pub ece: Interval,
+    pub nll: Interval,
+    pub brier: Interval,
+}
+
+/// Answers that differ from zero-shot's.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Flips {
+    /// Zero-shot wrong, adapted right.
+    pub helpful: u64,
+    /// Zero-shot right, adapted wrong.
+    pub harmful: u64,
+    /// Both wrong, differently.
+    pub neutral: u64,
+    /// The last few of the helpful and the harmful ones.
+    pub examples: Vec<Flip>,
+}
+
+/// One flip.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Flip {
+    /// `pack:row`, or the row where there is one pack.
+    pub id: String,
+    /// The class it is of.
+    pub class: String,
+    /// What the frozen model said.
+    pub zero_shot: String,
+    /// What was answered.
+    pub adapted: String,
+}
+
+/// Accuracy along the stream, in windows.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Course {
+    /// Samples of a window.
+    pub window: usize,
+    /// Top-1 in the first window: cold start.
+    pub first: f64,
+    /// Top-1 in the last window.
+    pub last: f64,
+    /// Top-1 in the worst window.
+    pub worst: f64,
+    /// Zero-shot's top-1 in its worst window.
+    pub zero_shot_worst: f64,
+    /// Domain after domain, where the stream has several.
+    pub domains: Vec<Domain>,
+}
+
+/// One stretch of a stream across domains.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Domain {
+    /// The pack.
+    pub name: String,
+    /// Samples.
+    pub n: usize,
+    /// Top-1.
+    pub top1: f64,
+    /// Zero-shot's top-1.
+    pub zero_shot_top1: f64,
+    /// Samples until the accuracy over the last 100 came within a point of the stretch's second half; `None`
+    /// if it never did.
+    pub recovery: Option<usize>,
+}
+
+/// The paper's stability columns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Stability {
+    /// Largest KL(π‖π⁰).
+    pub max_prior_kl: f64,
+    /// Largest ‖t_c − μ_c‖.
+    pub max_movement: f64,
+    /// Gain over zero-shot in the last tenth minus the gain in the first tenth: below 0 it got worse.
+    pub accuracy_drop: f64,
+    /// Whether some window fell below half of zero-shot's accuracy in it.
+    pub collapsed: bool,
+}
+
+/// Detection of strangers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Open {
+    /// Samples out of distribution.
+    pub strangers: usize,
+    /// By the answer's calibrated probability.
+    pub max_softmax: Detection,
+    /// By log Σ exp of the adapted scores.
+    pub energy: Detection,
+    /// By the frozen model's probability.
+    pub zero_shot_max_softmax: Detection,
+    /// By log Σ exp of the frozen scores.
+    pub zero_shot_energy: Detection,
+}
+
+/// What happened to one class.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct ClassStory {
+    pub class: String,
+    pub movement: f64,
+    pub prior: f64,
+    pub evidence: f64,
+    pub n: u32,
+    pub recall: f64,
+    pub zero_shot_recall: f64,
+}
+
+/// A stretch of the stream: enough to draw it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Window {
+    /// Samples of the stream before its end.
+    pub end: usize,
+    /// Labelled samples in it.
+    pub n: usize,
+    /// Top-1 in it.
+    pub top1: f64,
+    /// Zero-shot's.
+    pub zero_shot_top1: f64,
+    /// Mean calibrated probability of its answers.
+    pub confidence: f64,
+    /// ECE over all answers up to its end.
+    pub ece: f64,
+    /// Zero-shot's.
+    pub zero_shot_ece: f64,
+    /// KL(π‖π⁰) at its end.
+    pub prior_kl: f64,
+    /// Largest prototype movement at its end.
+    pub movement: f64,
+    /// τ_cal at its end.
+    pub tau_cal: f64,
+}
+
+/// What depends on the machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Timing {
+    /// Seconds spent in the method's steps.
+    pub seconds: f64,
+    /// Samples per second.
+    pub samples_per_second: f64,
+    /// Rows of a step.
+    pub rows_per_step: usize,
+    /// Median time of a step, in microseconds.
+    pub step_p50_us: f64,
+    /// 99 % of the steps took no longer, in microseconds.
+    pub step_p99_us: f64,
+}
+
+/// A run as it is read back and printed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// What came out.
+    #[serde(flatten)]
+    pub summary: Summary,
+    /// How long it took.
+    pub timing: Timing,
+}
+
+/// Mean and spread over seeds of one dataset × method × protocol.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[allow(missing_docs)]
+pub struct Cell {
+    pub dataset: String,
+    pub method: String,
+    pub protocol: String,
+    pub seeds: usize,
+    pub top1: Spread,
+    pub ece: Spread,
+    pub nll: Spread,
+    pub brier: Spread,
+    pub class_recall: Spread,
+    pub aurc: Spread,
+    pub zero_shot_top1: Spread,
+    pub zero_shot_ece: Spread,
+    pub zero_shot_nll: Spread,
+    pub samples_per_second: Spread,
+}
+
+/// The table over runs, sorted by protocol, dataset and method.
+pub fn cells(runs: &[Run]) -> Vec<Cell> {
+    let mut groups: BTreeMap<(&str, &str, &str), Vec<&Run>> = BTreeMap::new();
+    for run in runs {
+        let s = &run.summary;
+        groups.entry((&s.protocol, &s.dataset, &s.method)).or_default().push(run);
+    }
+    let cell = |((protocol, dataset, method), runs): ((&str, &str, &str), Vec<&Run>)| {
+        let over = |value: &dyn Fn(&Run) -> f64| Spread::of(runs.iter().map(|r| value(r)));
+        Cell {
+            dataset: dataset.into(),
+            method: method.into(),
+            protocol: protocol.into(),
+            seeds: runs.len(),
+            top1: over(&|r| r.summary.quality.top1),
+            ece: over(&|r| r.summary.quality.ece),
+            nll: over(&|r| r.summary.quality.nll),
+            brier: over(&|r| r.summary.quality.brier),
+            class_recall: over(&|r| r.summary.quality.class_recall),
+            aurc: over(&|r| r.summary.quality.aurc),
+            zero_shot_top1: over(&|r| r.summary.zero_shot.top1),
+            zero_shot_ece: over(&|r| r.summary.zero_shot.ece),
+            zero_shot_nll: over(&|r| r.summary.zero_shot.nll),
+            samples_per_second: over(&|r| r.timing.samples_per_second),
+        }
+    };
+    groups.into_iter().map(cell).collect()
+}
