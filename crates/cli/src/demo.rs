@@ -36,7 +36,7 @@ const METHODS: [&str; 3] = ["zero-shot", "ul-tta:paper", "ul-tta"];
 const COLOURS: [usize; 3] = [0, 2, 1];
 const MARKS: [(char, &str); 3] = [('·', "90"), ('×', "33"), ('●', "36")];
 
-const CLASSES: usize = 100;
+const CLASSES: usize = 200;
 const BLOCK: usize = 128;
 /// Curves show the mean over this many answers.
 const WINDOW: usize = 1024;
@@ -210,8 +210,7 @@ impl Demo {
         for (name, span) in self.rows() {
             write!(out, "{name:<18}")?;
             for track in &self.tracks {
-                let m = track.metrics(span);
-                write!(out, "{:>18}", format!("{:.1} / {:4.1}", 100.0 * m.top1, 100.0 * m.ece))?;
+                write!(out, "{:>18}", track.metrics_text(span))?;
             }
             writeln!(out)?;
         }
@@ -265,20 +264,14 @@ impl Demo {
     }
 
     fn page(&self, seed: u64) -> String {
-        let header = ["phase", "samples"]
-            .map(String::from)
-            .into_iter()
-            .chain(self.tracks.iter().flat_map(|t| [format!("{} top-1", t.name), format!("{} ECE", t.name)]));
+        let header = ["phase", "samples"].into_iter().chain(METHODS).map(String::from).collect();
         let rows = self.rows().into_iter().map(|(name, span)| {
-            let cells = self.tracks.iter().flat_map(|track| {
-                let m = track.metrics(span);
-                [format!("{:.1}", 100.0 * m.top1), format!("{:.1}", 100.0 * m.ece)]
-            });
+            let cells = self.tracks.iter().map(|track| track.metrics_text(span));
             [name.to_string(), (span.1 - span.0).to_string()].into_iter().chain(cells).collect()
         });
         let table = Table {
-            caption: "Top-1 accuracy and 15-bin expected calibration error, in %".into(),
-            header: header.collect(),
+            caption: "Top-1 accuracy / 15-bin expected calibration error, in %".into(),
+            header,
             rows: rows.collect(),
         };
         let mut page = Page::new("ultta demo")
@@ -355,12 +348,18 @@ impl Track {
         sum.metrics().unwrap_or(Metrics { top1: 0.0, ece: 0.0 })
     }
 
+    /// Top-1 and ECE in per cent.
+    fn metrics_text(&self, span: (usize, usize)) -> String {
+        let m = self.metrics(span);
+        format!("{:.1} / {:4.1}", 100.0 * m.top1, 100.0 * m.ece)
+    }
+
     /// A metric over the last answers, every block; a window does not reach back into another phase.
     fn curve(&self, metric: impl Fn(Metrics) -> f64) -> Vec<(f64, f64)> {
         let mut points = Vec::new();
         let mut start = 0;
         for phase in phases() {
-            for to in (start + WINDOW / 4..=start + phase.samples).step_by(BLOCK) {
+            for to in (start + WINDOW / 2..=start + phase.samples).step_by(BLOCK) {
                 let from = to.saturating_sub(WINDOW).max(start);
                 points.push((to as f64, 100.0 * metric(self.metrics((from, to)))));
             }

@@ -9,6 +9,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use ultta_eval::dataset::{self, Dataset};
 use ultta_eval::driver::{Job, Method, Plan, Progress};
+use ultta_eval::pack::Pack;
 use ultta_eval::protocol::Protocol;
 use ultta_eval::report;
 use ultta_eval::summary::{Cell, Run, cells};
@@ -34,6 +35,10 @@ pub struct Args {
     /// Further packs that strangers come from (protocols with open:SHARE), each with its head after a comma
     #[arg(long, value_name = "FEATURES,HEAD")]
     pub strangers: Vec<String>,
+
+    /// A pack that counts as in-distribution: detection metrics then tell it from each stream
+    #[arg(long, value_name = "FILE")]
+    pub in_distribution: Option<PathBuf>,
 
     /// Methods, separated by commas; `all` for every one
     #[arg(long, value_name = "NAMES", default_value = "zero-shot,ul-tta", value_delimiter = ',')]
@@ -129,6 +134,16 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
         strangers.push(Dataset::open(features.as_ref(), head.as_ref())?);
     }
     dataset::name_all(&mut strangers)?;
+    let in_distribution = match &args.in_distribution {
+        Some(path) => Some(Pack::open(path, None)?),
+        None => None,
+    };
+    if let Some(pack) = &in_distribution
+        && let Some(other) = datasets.iter().find(|d| d.pack.dim() != pack.dim())
+    {
+        let (name, ours, theirs) = (&other.name, other.pack.dim(), pack.dim());
+        return usage(format!("--in-distribution: expected {ours} columns as in {name}, got {theirs}"));
+    }
     let file = match &args.config {
         Some(path) => Some(std::fs::read_to_string(path).map_err(|source| ultta::Error::Io {
             doing: "opening",
@@ -153,7 +168,7 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
         Ok(seeds) => seeds,
         Err(reason) => return usage(reason),
     };
-    Ok(Plan { datasets, strangers, methods, protocols, seeds, out: args.out.clone(), jobs })
+    Ok(Plan { datasets, strangers, in_distribution, methods, protocols, seeds, out: args.out.clone(), jobs })
 }
 
 /// `all` stands for every method, UL-TTA in both presets.

@@ -236,6 +236,11 @@ fn domains_in_a_row_and_strangers() {
     let run = &open["runs"][0];
     assert_eq!((run["n"].as_u64(), run["open"]["strangers"].as_u64()), (Some(300), Some(100)));
     assert!(run["open"]["energy"]["auroc"].as_f64().unwrap() > 0.5);
+    // any pack as in-distribution: the stream of noise is less certain than the clean one
+    let apart = json(&place, &eval(&["--in-distribution", "b/features.safetensors", "--json"]));
+    let open = &apart["runs"][1]["open"];
+    assert_eq!(open["strangers"], 300);
+    assert!((0.0..=1.0).contains(&open["max_softmax"]["auroc"].as_f64().unwrap()));
     // one stream cannot run through other classes
     let error = place.fails(&["eval", "--data", "a", "--data", "c", "--protocols", "continual"]);
     assert!(error.contains("different classes"), "{error}");

@@ -48,6 +48,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         dataset: dataset_name,
         packs: vec![&dataset],
         others: vec![],
+        in_distribution: None,
         method: &method,
         protocol: &protocol,
         seed: 0,

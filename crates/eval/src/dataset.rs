@@ -112,17 +112,17 @@ pub fn name_all(datasets: &mut [Dataset]) -> Result<()> {
         parts
     };
     let paths: Vec<Vec<String>> = datasets.iter().map(|d| parts(d.pack.path())).collect();
-    for i in 0..datasets.len() {
-        if !datasets[i].name.is_empty() {
-            continue;
-        }
-        let tail = |path: &[String], n: usize| path[path.len().saturating_sub(n)..].join("/");
-        let mine = &paths[i];
-        let unique = |n: &usize| {
-            let name = tail(mine, *n);
-            paths.iter().enumerate().all(|(j, other)| j == i || tail(other, *n) != name)
-        };
-        datasets[i].name = tail(mine, (1..=mine.len()).find(unique).unwrap_or(mine.len()));
+    // As many components for all as make the names unique: they then read alike.
+    let tail = |path: &[String], n: usize| path[path.len().saturating_sub(n)..].join("/");
+    let longest = paths.iter().map(Vec::len).max().unwrap_or(1);
+    let unique = |n: &usize| {
+        let mut tails: Vec<String> = paths.iter().map(|path| tail(path, *n)).collect();
+        tails.sort_unstable();
+        tails.windows(2).all(|pair| pair[0] != pair[1])
+    };
+    let n = (1..=longest).find(unique).unwrap_or(longest);
+    for (dataset, path) in datasets.iter_mut().zip(&paths).filter(|(dataset, _)| dataset.name.is_empty()) {
+        dataset.name = tail(path, n);
     }
     let mut names: Vec<&str> = datasets.iter().map(|d| d.name.as_str()).collect();
     names.sort_unstable();

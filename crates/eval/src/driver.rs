@@ -27,6 +27,7 @@ use ultta::{Config, Error, Features, Head, Input, Result, Session};
 
 use crate::dataset::Dataset;
 use crate::metrics::{Detection, ECE_BINS, Ece, Gather, bootstrap};
+use crate::pack::Pack;
 use crate::protocol::{Protocol, Sample, Stream};
 use crate::random::Random;
 use crate::summary::{
@@ -110,6 +111,8 @@ pub struct Plan {
     pub datasets: Vec<Dataset>,
     /// Further packs that strangers come from; the other packs of the plan serve, too.
     pub strangers: Vec<Dataset>,
+    /// A pack that counts as in-distribution: how well confidence tells it from each stream.
+    pub in_distribution: Option<Pack>,
     /// The methods.
     pub methods: Vec<Method>,
     /// The protocols.
@@ -131,6 +134,8 @@ pub struct Job<'a> {
     pub packs: Vec<&'a Dataset>,
     /// Where strangers come from.
     pub others: Vec<&'a Dataset>,
+    /// The pack that counts as in-distribution, if any.
+    pub in_distribution: Option<&'a Pack>,
     /// The method.
     pub method: &'a Method,
     /// The protocol.
@@ -190,7 +195,8 @@ impl Plan {
                     }
                     for &seed in &self.seeds {
                         let (dataset, packs, others) = (dataset.clone(), packs.clone(), others.clone());
-                        jobs.push(Job { dataset, packs, others, method, protocol, seed });
+                        let in_distribution = self.in_distribution.as_ref();
+                        jobs.push(Job { dataset, packs, others, in_distribution, method, protocol, seed });
                     }
                 }
             }
@@ -365,6 +371,9 @@ impl Job<'_> {
         run.insert("heads".into(), digests.into());
         let rows: Vec<Value> = self.packs.iter().map(|d| (d.pack.rows() as i64).into()).collect();
         run.insert("rows".into(), rows.into());
+        if let Some(pack) = self.in_distribution {
+            run.insert("in_distribution_rows".into(), (pack.rows() as i64).into());
+        }
         let mut table = Table::new();
         table.insert("run".into(), run.into());
         let settings = self.method.for_stream(stream.samples.len()).to_toml();
@@ -437,7 +446,10 @@ impl Job<'_> {
                 return Err(Error::Config { key: "run".into(), reason });
             }
         }
-        let timing = clock.timing(n);
+        let timing = clock.timing();
+        if let Some(pack) = self.in_distribution {
+            tally.ask_in_distribution(&session, pack)?;
+        }
         let (mut summary, windows) = tally.finish(&session);
         summary.labels_used = labels_used;
         Ok((summary, windows, timing))
@@ -542,7 +554,7 @@ impl Clock {
         }
     }
 
-    fn timing(mut self, _n: usize) -> Timing {
+    fn timing(mut self) -> Timing {
         let seconds: f64 = self.steps.iter().sum();
         self.steps.sort_by(f64::total_cmp);
         let at = |q: f64| {
@@ -624,12 +636,13 @@ impl<'a> Tally<'a> {
         softmax(logits, tau, &mut self.probs);
         softmax(zero_shot, 1.0, &mut self.frozen);
         let frozen = best(&self.frozen);
-        if self.job.protocol.open > 0.0 {
+        let against_pack = self.job.in_distribution.is_some();
+        if self.job.protocol.open > 0.0 || against_pack {
             let energy = |row: &[f32]| summary(row, 1.0).log_sum;
             let scores = [self.probs[answer], energy(logits), self.frozen[frozen], energy(zero_shot)];
-            for (all, score) in self.detection[usize::from(sample.stranger)].iter_mut().zip(scores) {
-                all.push(score);
-            }
+            // Against another pack the whole stream is out of distribution.
+            let side = usize::from(sample.stranger || against_pack);
+            self.detection[side].iter_mut().zip(scores).for_each(|(all, score)| all.push(score));
         }
         if sample.stranger {
             return;
@@ -653,6 +666,21 @@ impl<'a> Tally<'a> {
         if answer != frozen {
             self.note_flip(sample, class, answer, frozen);
         }
+    }
+
+    /// Confidence on the in-distribution pack, as the session stands at the end of the stream.
+    fn ask_in_distribution(&mut self, session: &Session, pack: &Pack) -> Result<()> {
+        for start in (0..pack.rows()).step_by(BLOCK) {
+            let rows = pack.read(start..pack.rows().min(start + BLOCK), false)?;
+            let step = session.predict(&rows)?;
+            for (i, row) in step.rows.iter().enumerate() {
+                let logits = step.prediction.calibrated.as_ref().unwrap_or(&step.prediction.scores).row(i);
+                let energy = |row: &[f32]| summary(row, 1.0).log_sum;
+                let scores = [row.prob, energy(logits), row.zero_shot.prob, energy(step.zero_shot.row(i))];
+                self.detection[0].iter_mut().zip(scores).for_each(|(all, score)| all.push(score));
+            }
+        }
+        Ok(())
     }
 
     fn note_flip(&mut self, sample: &Sample, class: usize, answer: usize, frozen: usize) {

@@ -25,7 +25,7 @@ const PLOT_HEIGHT: f64 = 210.0;
 const LETTER: f64 = 6.6;
 /// Number of colours of the palette; further series start over.
 const COLOURS: usize = 7;
-const DASHES: [&str; 4] = ["", "7 4", "2 3", "9 3 2 3"];
+const DASHES: [&str; 4] = ["5 3", "", "2 3", "9 3 2 3"];
 
 /// A named line, set of dots or group of bars.
 #[derive(Clone, Debug)]
@@ -106,6 +106,8 @@ impl LineChart {
         let ys = ys.chain(self.series.iter().flat_map(|s| &s.band).flat_map(|b| [b.0, b.1]));
         let y = self.y_range.unwrap_or_else(|| padded(range(ys)));
         let mut canvas = Canvas::new(&self.title, &legend(&self.series), PLOT_HEIGHT, LEFT);
+        // room for the spans' names above the drawing area
+        canvas.top += if self.spans.is_empty() { 0.0 } else { 12.0 };
         let frame = canvas.frame(range(xs), y);
 
         for (i, (from, to, name)) in self.spans.iter().enumerate() {
@@ -118,7 +120,7 @@ impl LineChart {
                 top = frame.top,
                 width = (x1 - x0).max(0.0),
                 middle = (x0 + x1) / 2.0,
-                text = frame.top + 14.0,
+                text = frame.top - 5.0,
                 short = escape(&shorten(name, x1 - x0)),
             );
         }
@@ -317,7 +319,8 @@ impl Scatter {
         }
     }
 
-    /// Adds dots; `labels` name them in their tooltips and may be empty.
+    /// Adds dots; `labels` name them in their tooltips and may be empty. A series without a name is left out of
+    /// the legend, and its labels stand beside its dots.
     pub fn series(mut self, series: Series, labels: Vec<String>) -> Self {
         self.series.push((series, labels));
         self
@@ -337,7 +340,8 @@ impl Scatter {
             x = (x.0.min(y.0), x.1.max(y.1));
             y = x;
         }
-        let series: Vec<Series> = self.series.iter().map(|s| s.0.clone()).collect();
+        let named = self.series.iter().filter(|s| !s.0.name.is_empty());
+        let series: Vec<Series> = named.map(|s| s.0.clone()).collect();
         let entries = if series.len() > 1 { legend(&series) } else { Vec::new() };
         let mut canvas = Canvas::new(&self.title, &entries, PLOT_HEIGHT, LEFT);
         let frame = canvas.frame(x, y);
@@ -350,6 +354,17 @@ impl Scatter {
                 let label = labels.get(j).unwrap_or(&series.name);
                 let tip = format!("{label}: {}, {}", number(x), number(y));
                 canvas.dot(&frame, (x, y), series.colour.unwrap_or(i), 4.0, &tip);
+                if series.name.is_empty() {
+                    // To the left of dots near the right edge.
+                    let (x, y) = (frame.x(x), frame.y(y) + 3.5);
+                    let beyond = x + 8.0 + label.chars().count() as f64 * LETTER > WIDTH;
+                    let (x, side) = if beyond { (x - 8.0, "end") } else { (x + 8.0, "start") };
+                    let label = escape(label);
+                    let _ = write!(
+                        canvas.body,
+                        r#"<text class="soft" style="text-anchor:{side}" x="{x:.1}" y="{y:.1}">{label}</text>"#
+                    );
+                }
             }
         }
         canvas.finish()

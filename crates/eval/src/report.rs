@@ -349,7 +349,7 @@ fn pareto(grid: &Grid<'_>) -> String {
     let mut chart = Scatter::new(title, "mean ECE (%), lower is better", "mean top-1 (%)");
     for method in &grid.methods {
         if let (Some(top1), Some(ece)) = (grid.mean(method, &FIGURES[0]), grid.mean(method, &FIGURES[1])) {
-            let series = Series::new(*method, vec![(100.0 * ece, 100.0 * top1)]).colour(colour(grid, method));
+            let series = Series::new("", vec![(100.0 * ece, 100.0 * top1)]).colour(colour(grid, method));
             chart = chart.series(series, vec![method.to_string()]);
         }
     }
@@ -369,7 +369,7 @@ fn cost(grid: &Grid<'_>) -> String {
             |value: &dyn Fn(&Cell) -> f64| cells.iter().map(|c| value(c)).sum::<f64>() / cells.len() as f64;
         let micros = mean(&|c| 1e6 / c.samples_per_second.mean.max(1e-9));
         let gain = mean(&|c| 100.0 * (c.top1.mean - c.zero_shot_top1.mean));
-        let series = Series::new(*method, vec![(micros.log10(), gain)]).colour(colour(grid, method));
+        let series = Series::new("", vec![(micros.log10(), gain)]).colour(colour(grid, method));
         chart = chart.series(series, vec![method.to_string()]);
     }
     chart.to_svg()

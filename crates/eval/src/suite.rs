@@ -225,6 +225,7 @@ impl Suite {
         let plan = Plan {
             datasets,
             strangers: Vec::new(),
+            in_distribution: None,
             methods,
             protocols: vec![protocol],
             seeds: vec![0],

@@ -34,7 +34,8 @@ pub struct Summary {
     pub course: Course,
     /// The paper's stability columns.
     pub stability: Stability,
-    /// Telling strangers from the known, where the stream has strangers.
+    /// Telling strangers from the known, where the stream has strangers, or the stream from a pack that counts as
+    /// in-distribution.
     pub open: Option<Open>,
     /// Share of samples admitted as teachers.
     pub admitted_share: f64,
@@ -139,7 +140,7 @@ pub struct Stability {
 /// Detection of strangers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Open {
-    /// Strangers in the stream.
+    /// Samples out of distribution.
     pub strangers: usize,
     /// By the answer's calibrated probability.
     pub max_softmax: Detection,

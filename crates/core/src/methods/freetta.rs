@@ -24,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use super::math;
 use crate::adapter::{Adapter, Batch, Card, ClassDrift, Observed, Prediction, Readout, Rows, Vitals};
 use crate::config::in_range;
+use crate::kernels::vectorised;
 use crate::{Head, Result, Scores, State};
 
 /// Responsibilities below this teach nothing.
@@ -105,6 +106,22 @@ pub struct Freetta {
     offsets: Vec<f64>,
 }
 
+/// The lower triangle of `second += weight · z zᵀ`.
+fn add_square(second: &mut [f64], weight: f64, z: &[f32]) {
+    let z = math::widen(z);
+    vectorised(
+        #[inline(always)]
+        || {
+            for (i, row) in second.chunks_mut(z.len()).enumerate() {
+                let scaled = weight * z[i];
+                for (s, z) in row[..i + 1].iter_mut().zip(&z[..i + 1]) {
+                    *s += scaled * z;
+                }
+            }
+        },
+    );
+}
+
 impl Freetta {
     fn logits(&self, z: &[f32], zero_shot: &[f32]) -> Vec<f64> {
         let slopes = self.slopes.chunks(self.head.dim());
@@ -120,9 +137,7 @@ impl Freetta {
             self.counts[class] += omega * gamma;
             math::add(&mut self.sums[class * dim..][..dim], omega * gamma, z);
         }
-        for i in 0..dim {
-            math::add(&mut self.second[i * dim..][..i + 1], omega * z[i] as f64, &z[..i + 1]);
-        }
+        add_square(&mut self.second, omega, z);
         self.weight += omega;
         self.seen += 1;
         if self.seen.is_multiple_of(self.config.refresh) {

@@ -32,6 +32,9 @@ const GAUSSIAN_TEMPERATURE: f64 = 50.0;
 /// Rows of a chunk in the published initialisation of S₀.
 const CHUNK: usize = 2500;
 
+/// Rows with a smaller share of a class do not move it.
+const NEGLIGIBLE: f64 = 1e-12;
+
 /// Variances stay above this.
 const SMALLEST_VARIANCE: f64 = 1e-12;
 
@@ -128,6 +131,33 @@ fn mahalanobis(x: &[f32], mean: &[f64], inverse: &[f64]) -> f64 {
     )
 }
 
+/// Adds (x − w)², weighted.
+fn add_squares(x: &[f32], w: &[f32], weight: f64, sums: &mut [f64]) {
+    vectorised(
+        #[inline(always)]
+        || {
+            for ((&x, &w), s) in x.iter().zip(w).zip(sums) {
+                let off = x as f64 - w as f64;
+                *s += weight * off * off;
+            }
+        },
+    );
+}
+
+/// Adds a row, weighted, to first and second moments.
+fn moments(x: &[f32], weight: f64, first: &mut [f64], second: &mut [f64]) {
+    vectorised(
+        #[inline(always)]
+        || {
+            for ((&x, m), s) in x.iter().zip(first).zip(second) {
+                let x = x as f64;
+                *m += weight * x;
+                *s += weight * x * x;
+            }
+        },
+    );
+}
+
 impl Stata {
     fn solve(&self, batch: &Batch<'_>) -> Vec<f64> {
         let classes = self.head.n_classes();
@@ -164,12 +194,13 @@ impl Stata {
         for first in (0..batch.rows()).step_by(CHUNK) {
             for row in first..batch.rows().min(first + CHUNK) {
                 for (class, &weight) in text[row * classes..][..classes].iter().enumerate() {
-                    if weight > 1e-15 {
-                        let pairs = batch.features.row(row).iter().zip(self.head.prototype(class));
-                        let add = |(s, (&x, &w)): (&mut f64, (&f32, &f32))| {
-                            *s += weight * (x as f64 - w as f64).powi(2)
-                        };
-                        variance.iter_mut().zip(pairs).for_each(add);
+                    if weight > NEGLIGIBLE {
+                        add_squares(
+                            batch.features.row(row),
+                            self.head.prototype(class),
+                            weight,
+                            &mut variance,
+                        );
                     }
                 }
             }
@@ -228,19 +259,17 @@ impl Stata {
             let column = || (0..batch.rows()).map(|row| (row, z[row * classes + class]));
             let total: f64 = column().map(|(_, z)| z).sum();
             let anchor = self.head.prototype(class);
-            let mut mean = vec![0.0; dim];
-            column().for_each(|(row, z)| math::add(&mut mean, z / total, batch.features.row(row)));
+            // Weighted first and second moments in one pass; the variance around any mean follows from them.
+            let (mut first, mut second) = (vec![0.0; dim], vec![0.0; dim]);
+            for (row, z) in column().filter(|(_, z)| *z > NEGLIGIBLE * total) {
+                moments(batch.features.row(row), z / total, &mut first, &mut second);
+            }
+            let mut mean = first.clone();
             math::normalize(&mut mean);
             mean.iter_mut().zip(anchor).for_each(|(m, &w)| *m = beta * *m + (1.0 - beta) * w as f64);
             math::normalize(&mut mean);
-            let mut spread = vec![0.0; dim];
-            for (row, z) in column().filter(|(_, z)| *z > 1e-15) {
-                let x = batch.features.row(row);
-                let share = z / total;
-                for i in 0..dim {
-                    spread[i] += share * (x[i] as f64 - mean[i]).powi(2);
-                }
-            }
+            let spread: Vec<f64> =
+                (0..dim).map(|i| second[i] - 2.0 * mean[i] * first[i] + mean[i] * mean[i]).collect();
             let anchored = (0..dim).map(|i| {
                 let text = start[i] + (anchor[i] as f64 - mean[i]).powi(2);
                 (beta * spread[i] + (1.0 - beta) * text).max(SMALLEST_VARIANCE)

@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use super::config::PrototypesConfig;
-use super::prior::checked_counts;
+use super::prior::{checked_counts, checked_sums};
 use crate::kernels::{accumulate, products};
 use crate::{Head, Result, State};
 
@@ -106,6 +106,7 @@ impl Map {
     pub(super) fn load_evidence(&mut self, state: &State) -> Result<()> {
         self.class_n = checked_counts("evidence.class_n", state, self.class_n.len())?;
         self.class_sum = state.get_n::<f64>("evidence.class_sum", self.class_sum.len())?.to_vec();
+        checked_sums("evidence.class_sum", &self.class_sum, &self.class_n)?;
         self.prototypes.copy_from_slice(self.head.prototypes());
         Ok(())
     }
@@ -115,7 +116,8 @@ impl Map {
     }
 
     pub(super) fn load_local(&mut self, state: &State) -> Result<()> {
-        self.prototypes = state.get_n::<f32>("local.prototypes", self.prototypes.len())?.to_vec();
+        let len = self.prototypes.len();
+        self.prototypes = state.within::<f32>("local.prototypes", len, -1.001..=1.001)?.to_vec();
         Ok(())
     }
 }

@@ -58,6 +58,9 @@ pub static CARD: Card = Card {
 /// Rows whose moved-prototype scores are computed at once; an update in between computes the rest again.
 const AHEAD: usize = 32;
 
+/// Rows that a fit looks at: of more recent samples, every second, third, …
+const FIT_ROWS: usize = 256;
+
 /// Labelled rows that τ_cal is fitted to.
 const LABELLED: usize = 512;
 
@@ -246,7 +249,9 @@ impl UlTta {
         }
         let summary = summary(scores, 1.0);
         work.posterior.clear();
-        work.posterior.extend(work.candidates.iter().map(|&c| exp(scores[c as usize] - summary.log_sum)));
+        // Relative to the best logit: at large logit scales the log-sum has few digits left behind the point.
+        work.posterior
+            .extend(work.candidates.iter().map(|&c| summary.prob * exp(scores[c as usize] - summary.best)));
         let prob = self.calibrated_prob(scores, base, &summary, work, calibrated);
 
         // What the fits will need of this sample.
@@ -283,7 +288,7 @@ impl UlTta {
         work: &Work,
         calibrated: Option<&mut [f32]>,
     ) -> f32 {
-        let tau = self.tau_cal as f32;
+        let tau = if self.config.temperature.single { 1.0 } else { self.tau_cal as f32 };
         let Some(out) = calibrated else {
             return if tau == 1.0 { pred.prob } else { 1.0 / sum_exp(scores, tau, pred.best) };
         };
@@ -291,7 +296,7 @@ impl UlTta {
             *o = tau * b + p;
         }
         let s = summary(out, 1.0);
-        exp(out[pred.label] - s.log_sum)
+        s.prob * exp(out[pred.label] - s.best)
     }
 
     /// Whether τ_cal gives logits of its own instead of a multiple of the answer's.
@@ -502,14 +507,20 @@ impl UlTta {
         self.recent_since = 0;
     }
 
+    /// The recent samples that a fit looks at.
+    fn fit_rows(&self, window: usize) -> impl Iterator<Item = Sample<'_>> {
+        let step = window.min(self.recent.len()).div_ceil(FIT_ROWS).max(1);
+        self.recent.newest(window).step_by(step).filter(|s| s.one.teaches > 0.0)
+    }
+
     /// The image branch's temperature `a`: cross-entropy between the frozen posterior under the prior and
     /// softmax(a v + log prior) over recent samples, each scored before it taught; and how much of that
     /// posterior's information the branch foretold, beyond the prior.
     fn fit_image_branch(&mut self) {
         let p = &self.config.prototypes;
-        let rows =
-            || self.recent.newest(p.scale_window).filter(|s| s.one.has_image > 0.0 && s.one.teaches > 0.0);
-        if rows().count() < p.scale_min_rows.max(1) {
+        let rows = || self.fit_rows(p.scale_window).filter(|s| s.one.has_image > 0.0);
+        let scored = self.recent.newest(p.scale_window).filter(|s| s.one.has_image > 0.0).count();
+        if scored < p.scale_min_rows.max(1) {
             return;
         }
         let line_of = |s: &Sample<'_>, line: &mut Line| {
@@ -533,7 +544,7 @@ impl UlTta {
                     with += log_p - fitted * x - b + line.moments(fitted as f32).log_sum;
                     without += log_p - b + line.moments(0.0).log_sum;
                 }
-                1.0 - with / without.max(1e-9)
+                (1.0 - with / without.max(1e-9)).min(1.0)
             },
         );
         self.image.scale = if self.image.scale == 0.0 {
@@ -552,7 +563,7 @@ impl UlTta {
         if self.labelled.len() > 0 || t.cal == CalRule::Fixed {
             return;
         }
-        let rows = || self.recent.newest(t.cal_window).filter(|s| s.one.teaches > 0.0);
+        let rows = || self.fit_rows(t.cal_window);
         let line_of = |s: &Sample<'_>, line: &mut Line| self.calibration_line(s, line);
         let bounds = (t.cal_min, t.cal_max);
         let matched = match_posterior(rows, line_of, self.tau_match, bounds, 0.3, 0.0);
@@ -963,18 +974,20 @@ impl Adapter for UlTta {
 
     fn feedback(&mut self, id: u64, label: usize) -> Result<bool> {
         let remembered = self.recent.len().min(self.config.feedback.remember);
-        let Some(sample) = self.recent.find(id) else { return Err(Error::Forgotten { id, remembered }) };
-        if self.labelled.find(id).is_some() {
+        // The ring may hold older samples for the fits.
+        let oldest = self.recent.newest(remembered).last().map_or(u64::MAX, |s| s.id);
+        let Some(sample) = self.recent.find(id).filter(|s| s.id >= oldest) else {
+            return Err(Error::Forgotten { id, remembered });
+        };
+        // Labels arrive in any order; one that is known already says nothing new.
+        if self.labelled.newest(LABELLED).any(|s| s.id == id) {
             return Ok(true);
         }
-        // Rings are ordered by id: a label that arrives after a younger sample's only teaches.
-        if self.labelled.newest(1).next().is_none_or(|newest| newest.id < id) {
-            if self.labels.len() == LABELLED {
-                self.labels.pop_front();
-            }
-            self.labels.push_back(label as u32);
-            self.labelled.push(sample);
+        if self.labels.len() == LABELLED {
+            self.labels.pop_front();
         }
+        self.labels.push_back(label as u32);
+        self.labelled.push(sample);
         if self.config.feedback.teach {
             match &mut self.prototypes {
                 Prototypes::Evidence(evidence) => evidence.teach(label, 1.0, sample.features),
@@ -1013,21 +1026,19 @@ impl Adapter for UlTta {
 
     fn load(&mut self, state: &State) -> Result<()> {
         let mut fresh = Self::new(&self.config, &self.head);
-        if state.has("evidence.seen") {
-            let &[seen, admitted] = state.get::<u64>("evidence.seen")? else {
-                return Err(Error::state("evidence.seen: expected 2 values"));
-            };
-            (fresh.seen, fresh.admitted) = (seen, admitted);
+        if state.any_under("evidence.") {
+            [fresh.seen, fresh.admitted] = state.counts("evidence.seen")?;
             fresh.prior.load_evidence(state)?;
             match &mut fresh.prototypes {
                 Prototypes::Evidence(evidence) => evidence.load_evidence(state)?,
                 Prototypes::Map(map) => map.load_evidence(state)?,
                 Prototypes::Frozen => {}
             }
-            if state.has("local.temperatures") {
+            // Local parts are all there, or none is and they restart.
+            if state.any_under("local.") || state.any_under("gate.") {
                 fresh.load_local(state)?;
-            } else if let Prototypes::Evidence(evidence) = &mut fresh.prototypes {
-                evidence.recompute();
+            } else {
+                fresh.recompute();
             }
         }
         *self = fresh;
@@ -1093,6 +1104,15 @@ impl UlTta {
         state
     }
 
+    /// What follows from the evidence alone: after a merge, or a return to a healthy state.
+    fn recompute(&mut self) {
+        let strict = self.strictness();
+        self.prior.update(strict.gamma, strict.kappa, &PriorWork::default());
+        if let Prototypes::Evidence(evidence) = &mut self.prototypes {
+            evidence.recompute();
+        }
+    }
+
     fn load_local(&mut self, state: &State) -> Result<()> {
         let classes = self.head.n_classes();
         self.gate.load(state)?;
@@ -1103,6 +1123,9 @@ impl UlTta {
             Prototypes::Frozen => {}
         }
         self.recent.load("local.recent.", state, classes)?;
+        if !self.recent.is_ordered() {
+            return Err(Error::state("local.recent.ids: samples out of order"));
+        }
         self.labelled.load("local.labelled.", state, classes)?;
         let labels = state.get_n::<u32>("local.labelled.labels", self.labelled.len())?;
         if labels.iter().any(|&l| l as usize >= classes) {
@@ -1115,19 +1138,24 @@ impl UlTta {
         let &[tau_pred, tau_match, tau_cal] = state.get::<f64>("local.temperatures")? else {
             return Err(Error::state("local.temperatures: expected 3 values"));
         };
-        if scale < 0.0 || trust < 0.0 || [tau_pred, tau_match, tau_cal].iter().any(|&t| t <= 0.0) {
-            return Err(Error::state("local.temperatures: a temperature is not positive"));
+        let (p, t) = (&self.config.prototypes, &self.config.temperature);
+        // All start at 1, whatever the bounds.
+        let within = |tau: f64, low: f64, high: f64| (low.min(1.0)..=high.max(1.0)).contains(&tau);
+        let sound = (0.0..=p.scale_max).contains(&scale)
+            && (0.0..=p.trust_max).contains(&trust)
+            && foretold <= 1.0
+            && within(tau_pred, t.min, t.max)
+            && within(tau_match, t.cal_min, t.cal_max)
+            && within(tau_cal, t.cal_min, t.cal_max);
+        if !sound {
+            return Err(Error::state("local.temperatures or local.image: a value out of range"));
         }
         self.image = ImageBranch { scale, foretold, trust };
         (self.tau_pred, self.tau_match, self.tau_cal) = (tau_pred, tau_match, tau_cal);
-        let &[most, mean] = state.get::<f64>("local.movement")? else {
-            return Err(Error::state("local.movement: expected 2 values"));
-        };
-        self.movement = (most, mean);
+        let movement = prior::checked_counts("local.movement", state, 2)?;
+        self.movement = (movement[0], movement[1]);
         self.updated_at = state.get::<f64>("local.updated_at")?.first().copied();
-        let &[since_update, recent_since] = state.get::<u64>("local.since")? else {
-            return Err(Error::state("local.since: expected 2 values"));
-        };
+        let [since_update, recent_since] = state.counts("local.since")?;
         (self.since_update, self.recent_since) = (since_update, recent_since as usize);
         Ok(())
     }
