@@ -16,6 +16,7 @@ __all__ = [
     "State",
     "Step",
     "ZeroShot",
+    "__version__",
     "_adaptive_ece",
     "_aurc",
     "_core_seconds",
