@@ -725,7 +725,8 @@ fn labels_take_over_from_the_label_free_rule() {
     let told = session.health().tau_cal;
     assert_ne!(told, free.health().tau_cal);
     let before = free.health().tau_cal;
-    (session.step(&more).unwrap(), free.step(&more).unwrap());
+    session.step(&more).unwrap();
+    free.step(&more).unwrap();
     assert_eq!(session.health().tau_cal, told, "updates leave a temperature from labels alone");
     assert_ne!(free.health().tau_cal, before, "and move the label-free one");
     let resumed = Session::resume(world.head.clone(), &through_bytes(&session.state())).unwrap();
