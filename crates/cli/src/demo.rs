@@ -13,13 +13,14 @@ use ultta::{Config, Health, Input, Session};
 use ultta_eval::metrics::{Accumulator, Metrics};
 use ultta_eval::plot::{Bars, LineChart, Page, Reliability, ReliabilityBin, Series, Table};
 
+use crate::failure::usage;
 use crate::output::Output;
 use crate::terminal_plot::TerminalPlot;
 
 /// Show adaptation on a simulated stream; no data needed
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Where the report goes: one self-contained page
+    /// Where the report goes, one self-contained page; `-` prints it, and nothing else
     #[arg(long, value_name = "PATH", default_value = "ultta-demo.html")]
     html: PathBuf,
     /// Seed of the simulated stream
@@ -96,12 +97,19 @@ struct Demo {
 }
 
 pub fn main(args: Args) -> anyhow::Result<ExitCode> {
+    let only_page = args.html == Path::new("-");
+    if only_page && args.json {
+        return usage("--json and --html - both print on standard output; give the page a file");
+    }
     let mut html = Output::create(&args.html)?;
     let demo = Demo::run(args.seed)?;
     html.write_all(demo.page(args.seed).as_bytes())
         .and_then(|()| html.commit())
         .with_context(|| format!("cannot write {}", args.html.display()))?;
 
+    if only_page {
+        return Ok(ExitCode::SUCCESS);
+    }
     let mut out = std::io::stdout().lock();
     if args.json {
         writeln!(out, "{}", demo.json(args.seed, &args.html))?;

@@ -124,6 +124,21 @@ struct Work {
     posterior: Vec<f32>,
 }
 
+/// One sample as it comes in: features, frozen logits with their summary, and s⟨z, t_c⟩ where prototypes move.
+#[derive(Clone, Copy)]
+struct Shown<'a> {
+    z: &'a [f32],
+    text: &'a [f32],
+    frozen: &'a Summary,
+    moved: Option<&'a [f32]>,
+}
+
+impl<'a> Shown<'a> {
+    fn of(batch: &'a Batch<'_>, row: usize, moved: Option<&'a [f32]>) -> Self {
+        Self { z: batch.features.row(row), text: batch.zero_shot.row(row), frozen: &batch.frozen[row], moved }
+    }
+}
+
 /// One sample as answered.
 struct Answered {
     summary: Summary,
@@ -188,14 +203,12 @@ impl UlTta {
     /// Answers one sample: frozen scores, what prototypes add, prior. Writes ℓ to `scores`.
     fn answer(
         &self,
-        z: &[f32],
-        text: &[f32],
-        frozen: &Summary,
-        moved: Option<&[f32]>,
+        shown: Shown<'_>,
         work: &mut Work,
         scores: &mut [f32],
         calibrated: Option<&mut [f32]>,
     ) -> Answered {
+        let Shown { z, text, frozen, moved } = shown;
         let classes = text.len();
         let base = moved.unwrap_or(text);
         work.text.resize(classes, 0.0);
@@ -475,7 +488,9 @@ impl UlTta {
                     let z = views.features.row(view);
                     let moved = self.moved(z);
                     let mut scores = vec![0.0; classes];
-                    self.answer(z, text, &summary(text, 1.0), moved.as_deref(), &mut work, &mut scores, None);
+                    let frozen = summary(text, 1.0);
+                    let shown = Shown { z, text, frozen: &frozen, moved: moved.as_deref() };
+                    self.answer(shown, &mut work, &mut scores, None);
                     if rule == Responsibilities::Fused {
                         scores.iter_mut().zip(&work.log_prior).for_each(|(s, p)| *s -= p);
                     }
@@ -753,10 +768,7 @@ impl UlTta {
             let moved = moved.as_ref().map(|m| &m[row * classes..][..classes]);
             let (scores, calibrated) = (&mut prediction.scores, &mut prediction.calibrated);
             let mut answered = self.answer(
-                batch.features.row(row),
-                batch.zero_shot.row(row),
-                &batch.frozen[row],
-                moved,
+                Shown::of(batch, row, moved),
                 work,
                 scores.row_mut(row),
                 calibrated.as_mut().map(|c| c.row_mut(row)),
@@ -969,10 +981,7 @@ impl Adapter for UlTta {
             let moved = ahead.as_ref().map(|a| &a[(row - ahead_from) * classes..][..classes]);
             let (scores, calibrated) = (&mut prediction.scores, &mut prediction.calibrated);
             let answered = self.answer(
-                batch.features.row(row),
-                batch.zero_shot.row(row),
-                &batch.frozen[row],
-                moved,
+                Shown::of(batch, row, moved),
                 &mut work,
                 scores.row_mut(row),
                 calibrated.as_mut().map(|c| c.row_mut(row)),
