@@ -43,8 +43,8 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     for card in cards {
-        writeln!(out, "{:<12} {}", card.name.replace('_', "-"), card.summary)?;
-        writeln!(out, "{:<12} {}", "", card.paper)?;
+        writeln!(out, "{:<17} {}", card.name.replace('_', "-"), card.summary)?;
+        writeln!(out, "{:<17} {}", "", card.paper)?;
         let readout = match card.readout {
             Readout::BeforeObserve => "a sample is answered before it teaches",
             Readout::AfterObserve => "a sample teaches before it is answered",
@@ -53,14 +53,14 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
             Rows::Independent => "any block size gives the same answers",
             Rows::Joint => "answers the rows of a block jointly",
         };
-        writeln!(out, "{:<12} {readout}; {rows}", "")?;
+        writeln!(out, "{:<17} {readout}; {rows}", "")?;
         let needs = [
             (card.needs_horizon, "the length of the stream"),
             (card.needs_labels, "labelled examples"),
             (card.needs_views, "extra views of each sample"),
         ];
         for (_, need) in needs.iter().filter(|(needed, _)| *needed) {
-            writeln!(out, "{:<12} needs {need}", "")?;
+            writeln!(out, "{:<17} needs {need}", "")?;
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -159,6 +159,7 @@ pub fn _evaluate(
     let plan = Plan {
         datasets: open(&packs).map_err(raise)?,
         strangers: open(&strangers).map_err(raise)?,
+        in_distribution: None,
         methods: methods
             .iter()
             .map(|name| Method::resolve(name, config.as_deref()))

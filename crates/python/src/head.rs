@@ -18,7 +18,7 @@ use crate::html;
 ///
 /// >>> import numpy as np, ultta
 /// >>> head = ultta.Head.from_text_features(np.eye(2), ["cat", "dog"], logit_scale=100.0)
-/// >>> head.zero_shot([0.6, 0.8])
+/// >>> head.zero_shot([0.6, 0.8]).round(3)
 /// array([[60., 80.]], dtype=float32)
 #[pyclass(frozen, eq, hash, module = "ultta", from_py_object)]
 #[derive(Clone)]

@@ -24,7 +24,7 @@ const SHOWN: usize = 10;
 /// >>> step = ultta.Session(head).step([[0.6, 0.8], [0.8, 0.6]])
 /// >>> step.labels, step.names
 /// (array([1, 0]), ['dog', 'cat'])
-/// >>> step.zero_shot.scores
+/// >>> step.zero_shot.scores.round(3)
 /// array([[60., 80.],
 ///        [80., 60.]], dtype=float32)
 #[pyclass(frozen, module = "ultta")]

@@ -97,9 +97,7 @@ pub struct Bca {
 
 impl Bca {
     fn posterior(&self, z: &[f32]) -> Vec<f64> {
-        let scale = self.head.logit_scale() as f64;
-        let embeddings = self.embeddings.chunks(self.head.dim());
-        let mut likelihood: Vec<f64> = embeddings.map(|mu| scale * math::dot(mu, z)).collect();
+        let mut likelihood = math::dots(&self.embeddings, z, self.head.logit_scale() as f64);
         math::softmax(&mut likelihood);
         let mut p = vec![0.0; likelihood.len()];
         for (k, &s) in likelihood.iter().enumerate() {

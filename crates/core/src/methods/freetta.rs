@@ -124,9 +124,11 @@ fn add_square(second: &mut [f64], weight: f64, z: &[f32]) {
 
 impl Freetta {
     fn logits(&self, z: &[f32], zero_shot: &[f32]) -> Vec<f64> {
-        let slopes = self.slopes.chunks(self.head.dim());
-        let generative = slopes.zip(&self.offsets).map(|(slope, offset)| math::dot(slope, z) + offset);
-        zero_shot.iter().zip(generative).map(|(&text, g)| text as f64 + self.config.alpha * g).collect()
+        let mut logits = math::dots(&self.slopes, z, 1.0);
+        for ((logit, offset), &text) in logits.iter_mut().zip(&self.offsets).zip(zero_shot) {
+            *logit = text as f64 + self.config.alpha * (*logit + offset);
+        }
+        logits
     }
 
     fn accumulate(&mut self, z: &[f32], entropy: f32, mut logits: Vec<f64>) {
@@ -205,6 +207,24 @@ impl Adapter for Freetta {
             self.accumulate(z, batch.frozen[row].entropy, logits);
         }
         Ok(Observed { admitted: (0..batch.rows()).map(|row| batch.may_learn(row)).collect() })
+    }
+
+    /// Answer and update share the logits.
+    fn step(&mut self, batch: &Batch<'_>) -> Result<Prediction> {
+        let mut scores = Scores::zeros(batch.rows(), self.head.n_classes());
+        for row in 0..batch.rows() {
+            let z = batch.features.row(row);
+            let logits = self.logits(z, batch.zero_shot.row(row));
+            scores.row_mut(row).iter_mut().zip(&logits).for_each(|(s, &v)| *s = v as f32);
+            if batch.may_learn(row) {
+                self.accumulate(z, batch.frozen[row].entropy, logits);
+            }
+        }
+        let mut prediction = Prediction::from_scores(scores);
+        for (row, answer) in prediction.answers.iter_mut().enumerate() {
+            answer.admitted = batch.may_learn(row);
+        }
+        Ok(prediction)
     }
 
     fn reset(&mut self) {

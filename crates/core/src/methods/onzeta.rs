@@ -100,8 +100,7 @@ impl Onzeta {
     fn branches(&self, z: &[f32], zero_shot: &[f32]) -> Branches {
         let mut text: Vec<f64> = zero_shot.iter().zip(&self.dual).map(|(&l, rho)| l as f64 + rho).collect();
         math::softmax(&mut text);
-        let proxies = self.proxies.chunks(self.head.dim());
-        let mut image: Vec<f64> = proxies.map(|w| math::dot(w, z) / self.config.tau_i).collect();
+        let mut image = math::dots(&self.proxies, z, 1.0 / self.config.tau_i);
         math::softmax(&mut image);
         Branches { text, image }
     }
@@ -123,11 +122,8 @@ impl Onzeta {
         for (rho, q) in self.dual.iter_mut().zip(&b.text) {
             *rho = (*rho - dual_rate * (q - share)).max(0.0);
         }
-        let dim = self.head.dim();
-        for (class, proxy) in self.proxies.chunks_mut(dim).enumerate() {
-            math::add(proxy, -rate * (b.image[class] - b.text[class]), z);
-            math::normalize(proxy);
-        }
+        let steps: Vec<f64> = b.image.iter().zip(&b.text).map(|(v, q)| -rate * (v - q)).collect();
+        math::step_rows(&mut self.proxies, &steps, z);
         self.seen += 1;
     }
 }

@@ -68,6 +68,12 @@ impl PriorOnly {
         classes * (self.config.gamma + self.counts[class]) / (self.config.gamma * classes + self.seen as f64)
     }
 
+    fn accumulate(&mut self, mut logits: Vec<f64>) {
+        math::softmax(&mut logits);
+        self.counts.iter_mut().zip(logits).for_each(|(n, p)| *n += p);
+        self.seen += 1;
+    }
+
     fn logits(&self, zero_shot: &[f32]) -> Vec<f64> {
         zero_shot.iter().enumerate().map(|(c, &l)| l as f64 + self.ratio(c).ln()).collect()
     }
@@ -89,12 +95,27 @@ impl Adapter for PriorOnly {
 
     fn observe(&mut self, batch: &Batch<'_>) -> Result<Observed> {
         for row in (0..batch.rows()).filter(|&row| batch.may_learn(row)) {
-            let mut p = self.logits(batch.zero_shot.row(row));
-            math::softmax(&mut p);
-            self.counts.iter_mut().zip(p).for_each(|(n, p)| *n += p);
-            self.seen += 1;
+            let logits = self.logits(batch.zero_shot.row(row));
+            self.accumulate(logits);
         }
         Ok(Observed { admitted: (0..batch.rows()).map(|row| batch.may_learn(row)).collect() })
+    }
+
+    /// Answer and update share the logits.
+    fn step(&mut self, batch: &Batch<'_>) -> Result<Prediction> {
+        let mut scores = Scores::zeros(batch.rows(), self.counts.len());
+        for row in 0..batch.rows() {
+            let logits = self.logits(batch.zero_shot.row(row));
+            scores.row_mut(row).iter_mut().zip(&logits).for_each(|(s, &v)| *s = v as f32);
+            if batch.may_learn(row) {
+                self.accumulate(logits);
+            }
+        }
+        let mut prediction = Prediction::from_scores(scores);
+        for (row, answer) in prediction.answers.iter_mut().enumerate() {
+            answer.admitted = batch.may_learn(row);
+        }
+        Ok(prediction)
     }
 
     fn reset(&mut self) {

@@ -168,7 +168,7 @@ impl Stream {
         let mut at = rows.start;
         while at < rows.end {
             if let Some(labels) = &self.labels
-                && at % FEEDBACK == 0
+                && at.is_multiple_of(FEEDBACK)
                 && at >= DELAY
             {
                 session.feedback((at - DELAY) as u64, labels[at - DELAY]).unwrap();
@@ -217,7 +217,7 @@ pub fn assert_sound(step: &Step, what: &str) {
     for (i, row) in step.rows.iter().enumerate() {
         assert!(row.label < classes, "{what}: row {i} answers class {}", row.label);
         for p in [row.prob, row.prob_pred, row.zero_shot.prob] {
-            assert!(p > 0.0 && p <= 1.0 + 1e-5, "{what}: row {i} has probability {p}");
+            assert!((0.0..=1.0 + 1e-5).contains(&p), "{what}: row {i} has probability {p}");
         }
         for (temperature, own) in [(Temperature::Pred, row.prob_pred), (Temperature::Cal, row.prob)] {
             let probs = step.probs(i, temperature);
@@ -259,8 +259,11 @@ pub fn config(method: &str, settings: &[(&str, &str)]) -> Config {
     Config::resolve(None, Some(method), preset, settings).unwrap()
 }
 
+/// A key and its value.
+type Setting = (&'static str, &'static str);
+
 /// Windows and intervals small enough that a few hundred samples pass all of them many times.
-const QUICK: [(&str, &str); 9] = [
+const QUICK: [Setting; 9] = [
     ("gate.window", "64"),
     ("gate.warm_up", "40"),
     ("update.every", "32"),
@@ -287,8 +290,8 @@ pub fn variants() -> Vec<(String, Config)> {
         ("ul-tta".to_string(), config("ul-tta", &[])),
         ("ul-tta:paper".to_string(), config("ul-tta:paper", &[])),
     ];
-    let unknown: &[(&str, &str)] = &[("unknown.score", "max_softmax"), ("unknown.quantile", "0.1")];
-    let switches: &[(&str, &[(&str, &str)])] = &[
+    let unknown: &[Setting] = &[("unknown.score", "max_softmax"), ("unknown.quantile", "0.1")];
+    let switches: &[(&str, &[Setting])] = &[
         ("quick", &[]),
         ("no gate", &[("gate.enabled", "false")]),
         ("prototypes frozen", &[("prototypes.rule", "frozen")]),
@@ -305,7 +308,7 @@ pub fn variants() -> Vec<(String, Config)> {
             all.push((format!("{preset}, {name}"), quick(preset, settings)));
         }
     }
-    let crossed: &[(&str, &str, &[(&str, &str)])] = &[
+    let crossed: &[(&str, &str, &[Setting])] = &[
         ("ul-tta", "text responsibilities", &[("responsibilities", "text")]),
         ("ul-tta", "adapted responsibilities", &[("responsibilities", "adapted")]),
         ("ul-tta", "few candidates", &[("prototypes.candidates", "4"), ("prototypes.candidate_range", "2")]),

@@ -2,42 +2,40 @@
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, TypedDict, final
+from typing import Any, Literal, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ._records import Card, Record
+
+__all__ = [
+    "Head",
+    "Health",
+    "Session",
+    "State",
+    "Step",
+    "ZeroShot",
+    "__version__",
+    "_adaptive_ece",
+    "_aurc",
+    "_core_seconds",
+    "_detection",
+    "_evaluate",
+    "_find_packs",
+    "_head_from_bytes",
+    "_main",
+    "_quality",
+    "_reliability",
+    "_restore_session",
+    "_state_from_bytes",
+    "default_config",
+    "methods",
+]
 __version__: str
 
 _Path = str | os.PathLike[str]
 _Template = str | Callable[[str], str]
-
-class Card(TypedDict):
-    name: str
-    summary: str
-    paper: str
-    readout: Literal["before_observe", "after_observe"]
-    rows: Literal["independent", "joint"]
-    needs_horizon: bool
-    needs_labels: bool
-    needs_views: bool
-
-class ZeroShotRecord(TypedDict):
-    label: int
-    prob: float
-
-Record = TypedDict(
-    "Record",
-    {
-        "id": int,
-        "label": int,
-        "class": str,
-        "prob": float,
-        "zero_shot": ZeroShotRecord,
-        "admitted": bool,
-        "unknown": bool,
-    },
-)
 
 def methods() -> list[Card]: ...
 def default_config() -> str: ...

@@ -11,7 +11,7 @@ from ._ultta import Head, Session, State, Step
 __all__ = ["AdaptiveHead"]
 
 
-class AdaptiveHead(torch.nn.Module):
+class AdaptiveHead(torch.nn.Module):  # type: ignore[misc, unused-ignore]
     """Image features in, adapted logits out: drops into the place of a linear or zero-shot head.
 
     Every call answers a batch and lets it teach, in ``train()`` and ``eval()`` mode alike, as long as ``adapt``
@@ -40,7 +40,6 @@ class AdaptiveHead(torch.nn.Module):
         self.adapt = adapt
         self.last: Step | None = None
 
-    @torch.no_grad()
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """Features ``(…, dim)`` to scores ``(…, classes)``, on the features' device and of their type."""
         rows = features.detach().reshape(-1, features.shape[-1]).to("cpu", torch.float32)

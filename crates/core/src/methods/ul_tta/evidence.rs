@@ -341,7 +341,7 @@ impl Evidence {
         8 * (c * d + c + d * d + 2 * d) + 4 * CHUNK * d + 2 * c * d + 16 * c + 4 * (d * d + d)
     }
 
-    /// The evidence. `compact` rounds the class sums to 16 bits, one scale per class.
+    /// The evidence. `compact` rounds the class sums to 16 bits, one scale per class, and the second moments to f32.
     pub(super) fn save_evidence(&self, state: &mut State, compact: bool) {
         // Waiting rows belong to the evidence; how it is chunked is local.
         let mut settled = self.moments_only();
@@ -351,12 +351,14 @@ impl Evidence {
         state.put("evidence.decayed.n", &[self.n, settled.second_n]);
         state.put("evidence.decayed.sum", &self.sum);
         state.put("evidence.decayed.second_sum", &settled.second_sum);
-        state.put("evidence.decayed.second", &settled.second);
         state.put("evidence.decayed.class_n", &self.class_n);
         if !compact {
+            state.put("evidence.decayed.second", &settled.second);
             state.put("evidence.decayed.class_sum", &self.class_sum);
             return;
         }
+        let second: Vec<f32> = settled.second.iter().map(|&v| v as f32).collect();
+        state.put("evidence.rounded_second", &second);
         let mut rounded = Vec::with_capacity(self.class_sum.len());
         let mut scales = Vec::with_capacity(self.classes);
         for row in self.class_sum.chunks(self.dim) {
@@ -395,7 +397,12 @@ impl Evidence {
             checked_counts("evidence.decayed.n", state, 2)?[..].try_into().expect("two values");
         self.sum = state.get_n::<f64>("evidence.decayed.sum", d)?.to_vec();
         self.second_sum = state.get_n::<f64>("evidence.decayed.second_sum", d)?.to_vec();
-        self.second = state.get_n::<f64>("evidence.decayed.second", d * d)?.to_vec();
+        self.second = if state.has("evidence.rounded_second") {
+            let rounded = state.get_n::<f32>("evidence.rounded_second", d * d)?;
+            rounded.iter().map(|&v| v as f64).collect()
+        } else {
+            state.get_n::<f64>("evidence.decayed.second", d * d)?.to_vec()
+        };
         self.class_n = checked_counts("evidence.decayed.class_n", state, c)?;
         self.class_sum = if state.has("evidence.rounded") {
             let rounded = state.get_n::<i16>("evidence.rounded", c * d)?;

@@ -124,6 +124,21 @@ struct Work {
     posterior: Vec<f32>,
 }
 
+/// One sample as it comes in: features, frozen logits with their summary, and s⟨z, t_c⟩ where prototypes move.
+#[derive(Clone, Copy)]
+struct Shown<'a> {
+    z: &'a [f32],
+    text: &'a [f32],
+    frozen: &'a Summary,
+    moved: Option<&'a [f32]>,
+}
+
+impl<'a> Shown<'a> {
+    fn of(batch: &'a Batch<'_>, row: usize, moved: Option<&'a [f32]>) -> Self {
+        Self { z: batch.features.row(row), text: batch.zero_shot.row(row), frozen: &batch.frozen[row], moved }
+    }
+}
+
 /// One sample as answered.
 struct Answered {
     summary: Summary,
@@ -188,14 +203,12 @@ impl UlTta {
     /// Answers one sample: frozen scores, what prototypes add, prior. Writes ℓ to `scores`.
     fn answer(
         &self,
-        z: &[f32],
-        text: &[f32],
-        frozen: &Summary,
-        moved: Option<&[f32]>,
+        shown: Shown<'_>,
         work: &mut Work,
         scores: &mut [f32],
         calibrated: Option<&mut [f32]>,
     ) -> Answered {
+        let Shown { z, text, frozen, moved } = shown;
         let classes = text.len();
         let base = moved.unwrap_or(text);
         work.text.resize(classes, 0.0);
@@ -264,11 +277,21 @@ impl UlTta {
         let listed_posterior: f32 = work.posterior.iter().sum();
         let listed_prior: f32 = work.candidate_prior.iter().map(|&p| exp(p)).sum();
         let log_rest = |mass: f32| if rest > 0.0 { mass.max(rest * 1e-9).ln() } else { -80.0 };
+        let rest_prior = if self.tau_pred == 1.0 || rest == 0.0 {
+            log_rest(1.0 - listed_posterior) + summary.log_sum - frozen.best
+        } else {
+            // The posterior is at τ_pred; the fits need the sum at 1.
+            let plain = |c: usize| base[c] + work.log_prior[c];
+            let top = work.candidates.iter().map(|&c| plain(c as usize)).fold(f32::NEG_INFINITY, f32::max);
+            let all: f64 = (0..classes).map(|c| exp(plain(c) - top) as f64).sum();
+            let listed: f64 = work.candidates.iter().map(|&c| exp(plain(c as usize) - top) as f64).sum();
+            log_rest((all - listed) as f32) + top - frozen.best
+        };
         let one = One {
             weight,
             rest,
             rest_text: log_rest(text_sum - listed),
-            rest_prior: log_rest(1.0 - listed_posterior) + summary.log_sum - frozen.best,
+            rest_prior,
             rest_ratio: log_rest(classes as f32 - listed_prior) - rest.max(1.0).ln(),
             teaches: 0.0,
             has_image,
@@ -414,9 +437,17 @@ impl UlTta {
                     each_above(&work.text, least * sum, |c, e| shares.push((c as u32, e / sum)));
                 }
                 Responsibilities::Fused => {
-                    let mut sum = exp(answered.one.rest_text) * f32::from(u8::from(answered.one.rest > 0.0));
-                    for (&c, &v) in work.candidates.iter().zip(&work.image) {
-                        work.text[c as usize] *= exp(answered.one.weight * v);
+                    // Relative to the best fused logit, which may lie beyond the range of exp.
+                    let fused = |i: usize| work.candidate_text[i] + answered.one.weight * work.image[i];
+                    let top = (0..work.candidates.len()).map(fused).fold(0.0, f32::max);
+                    let fade = exp(-top);
+                    if fade < 1.0 {
+                        work.text.iter_mut().for_each(|e| *e *= fade);
+                    }
+                    let has_rest = f32::from(u8::from(answered.one.rest > 0.0));
+                    let mut sum = fade * exp(answered.one.rest_text) * has_rest;
+                    for (i, &c) in work.candidates.iter().enumerate() {
+                        work.text[c as usize] = exp(fused(i) - top);
                         sum += work.text[c as usize];
                     }
                     each_above(&work.text, least * sum, |c, e| shares.push((c as u32, e / sum)));
@@ -457,7 +488,9 @@ impl UlTta {
                     let z = views.features.row(view);
                     let moved = self.moved(z);
                     let mut scores = vec![0.0; classes];
-                    self.answer(z, text, &summary(text, 1.0), moved.as_deref(), &mut work, &mut scores, None);
+                    let frozen = summary(text, 1.0);
+                    let shown = Shown { z, text, frozen: &frozen, moved: moved.as_deref() };
+                    self.answer(shown, &mut work, &mut scores, None);
                     if rule == Responsibilities::Fused {
                         scores.iter_mut().zip(&work.log_prior).for_each(|(s, p)| *s -= p);
                     }
@@ -735,10 +768,7 @@ impl UlTta {
             let moved = moved.as_ref().map(|m| &m[row * classes..][..classes]);
             let (scores, calibrated) = (&mut prediction.scores, &mut prediction.calibrated);
             let mut answered = self.answer(
-                batch.features.row(row),
-                batch.zero_shot.row(row),
-                &batch.frozen[row],
-                moved,
+                Shown::of(batch, row, moved),
                 work,
                 scores.row_mut(row),
                 calibrated.as_mut().map(|c| c.row_mut(row)),
@@ -951,10 +981,7 @@ impl Adapter for UlTta {
             let moved = ahead.as_ref().map(|a| &a[(row - ahead_from) * classes..][..classes]);
             let (scores, calibrated) = (&mut prediction.scores, &mut prediction.calibrated);
             let answered = self.answer(
-                batch.features.row(row),
-                batch.zero_shot.row(row),
-                &batch.frozen[row],
-                moved,
+                Shown::of(batch, row, moved),
                 &mut work,
                 scores.row_mut(row),
                 calibrated.as_mut().map(|c| c.row_mut(row)),
@@ -1098,7 +1125,7 @@ impl UlTta {
         self.prior.save_evidence(&mut state);
         match &self.prototypes {
             Prototypes::Evidence(evidence) => evidence.save_evidence(&mut state, compact),
-            Prototypes::Map(map) => map.save_evidence(&mut state),
+            Prototypes::Map(map) => map.save_evidence(&mut state, compact),
             Prototypes::Frozen => {}
         }
         state

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Opens a report in headless Chromium: wide, phone, dark and print. Fails if the page logs anything to the console
+# or asks for anything but itself; leaves screenshots to look at beside the report.
+#   bash crates/cli/tests/report_in_browser.sh report.html      (CHROMIUM names another browser)
+set -euo pipefail
+report="$(realpath "$1")"
+browser="${CHROMIUM:-/usr/bin/chromium}"
+profile="$(mktemp -d)"
+trap 'rm -rf "$profile"' EXIT
+# hosts that the browser asks for on its own account, whatever the page
+own='clients[0-9]*\.google\.com|update\.googleapis\.com|accounts\.google\.com|www\.google\.com|[a-z-]*-pa\.googleapis\.com'
+look() { # name, further flags
+  local name="$1"
+  shift
+  "$browser" --headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking \
+    --disable-component-update --disable-sync --user-data-dir="$profile/$name" --enable-logging=stderr \
+    --log-net-log="$profile/$name.json" "$@" "file://$report" 2> "$profile/$name.log" > /dev/null
+  if grep -q "CONSOLE" "$profile/$name.log"; then
+    grep "CONSOLE" "$profile/$name.log"
+    echo "$name: the page logged something" >&2
+    exit 1
+  fi
+  if grep -oE '"url":"(https?|wss?)://[^"]+"' "$profile/$name.json" | grep -vE "://($own)/"; then
+    echo "$name: requests left the page" >&2
+    exit 1
+  fi
+}
+base="${report%.html}"
+look wide --window-size=1100,3000 --screenshot="$base-wide.png"
+look phone --window-size=390,2400 --screenshot="$base-phone.png"
+look dark --window-size=1100,2000 --blink-settings=preferredColorScheme=0 --screenshot="$base-dark.png"
+look print --print-to-pdf="$base.pdf"
+for made in "$base-wide.png" "$base-phone.png" "$base-dark.png" "$base.pdf"; do
+  [ -s "$made" ] || { echo "missing: $made" >&2; exit 1; }
+done
+echo "4 passed, 0 failed"
