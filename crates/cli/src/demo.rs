@@ -71,7 +71,7 @@ fn phases() -> [Phase; 3] {
         },
         Phase {
             name: "class-mix shift",
-            about: "still the new domain; 40 % of the classes occur, some much more often, in short runs",
+            about: "still the new domain; 40\u{a0}% of the classes occur, some much more often, in short runs",
             samples: 4096,
             domain: shifted,
             mix,
@@ -272,10 +272,10 @@ impl Demo {
     }
 
     fn page(&self, seed: u64) -> String {
-        let header = ["phase", "samples"].into_iter().chain(METHODS).map(String::from).collect();
+        let header = ["phase"].into_iter().chain(METHODS).map(String::from).collect();
         let rows = self.rows().into_iter().map(|(name, span)| {
             let cells = self.tracks.iter().map(|track| track.metrics_text(span));
-            [name.to_string(), (span.1 - span.0).to_string()].into_iter().chain(cells).collect()
+            [name.to_string()].into_iter().chain(cells).collect()
         });
         let table = Table {
             caption: "Top-1 accuracy / 15-bin expected calibration error, in %".into(),

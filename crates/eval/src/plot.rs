@@ -536,6 +536,7 @@ tbody th{font-weight:500}
 .figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,440px),1fr));gap:16px;margin:1em 0;align-items:start}
 figure{margin:0;background:var(--card);border:1px solid var(--line);border-radius:8px;padding:8px;max-width:640px}
 figure svg{display:block;width:100%;height:auto}
+@media(max-width:480px){table{font-size:.84rem}th,td{padding:.32em .4em}}
 @media print{figure{break-inside:avoid}}
 ";
 
