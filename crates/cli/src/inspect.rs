@@ -141,7 +141,7 @@ fn head_facts(head: &Head, all_names: bool) -> Facts {
 fn state_facts(state: &State) -> Facts {
     let strings = state.metadata.iter().map(|(key, value)| (key.clone(), value.clone().into()));
     let mut facts: Facts = strings.collect();
-    if let Ok([seen, admitted, flips, unknown]) = state.get::<u64>("session.counts") {
+    if let Ok([seen, admitted, flips, unknown, ..]) = state.get::<u64>("session.counts") {
         facts.push(("seen".into(), (*seen).into()));
         facts.push(("admitted".into(), (*admitted).into()));
         facts.push(("flips".into(), (*flips).into()));
