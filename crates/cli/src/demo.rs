@@ -13,13 +13,14 @@ use ultta::{Config, Health, Input, Session};
 use ultta_eval::metrics::{Accumulator, Metrics};
 use ultta_eval::plot::{Bars, LineChart, Page, Reliability, ReliabilityBin, Series, Table};
 
+use crate::failure::usage;
 use crate::output::Output;
 use crate::terminal_plot::TerminalPlot;
 
 /// Show adaptation on a simulated stream; no data needed
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Where the report goes: one self-contained page
+    /// Where the report goes, one self-contained page; `-` prints it, and nothing else
     #[arg(long, value_name = "PATH", default_value = "ultta-demo.html")]
     html: PathBuf,
     /// Seed of the simulated stream
@@ -36,7 +37,7 @@ const METHODS: [&str; 3] = ["zero-shot", "ul-tta:paper", "ul-tta"];
 const COLOURS: [usize; 3] = [0, 2, 1];
 const MARKS: [(char, &str); 3] = [('·', "90"), ('×', "33"), ('●', "36")];
 
-const CLASSES: usize = 100;
+const CLASSES: usize = 200;
 const BLOCK: usize = 128;
 /// Curves show the mean over this many answers.
 const WINDOW: usize = 1024;
@@ -96,12 +97,19 @@ struct Demo {
 }
 
 pub fn main(args: Args) -> anyhow::Result<ExitCode> {
+    let only_page = args.html == Path::new("-");
+    if only_page && args.json {
+        return usage("--json and --html - both print on standard output; give the page a file");
+    }
     let mut html = Output::create(&args.html)?;
     let demo = Demo::run(args.seed)?;
     html.write_all(demo.page(args.seed).as_bytes())
         .and_then(|()| html.commit())
         .with_context(|| format!("cannot write {}", args.html.display()))?;
 
+    if only_page {
+        return Ok(ExitCode::SUCCESS);
+    }
     let mut out = std::io::stdout().lock();
     if args.json {
         writeln!(out, "{}", demo.json(args.seed, &args.html))?;
@@ -210,8 +218,7 @@ impl Demo {
         for (name, span) in self.rows() {
             write!(out, "{name:<18}")?;
             for track in &self.tracks {
-                let m = track.metrics(span);
-                write!(out, "{:>18}", format!("{:.1} / {:4.1}", 100.0 * m.top1, 100.0 * m.ece))?;
+                write!(out, "{:>18}", track.metrics_text(span))?;
             }
             writeln!(out)?;
         }
@@ -265,20 +272,14 @@ impl Demo {
     }
 
     fn page(&self, seed: u64) -> String {
-        let header = ["phase", "samples"]
-            .map(String::from)
-            .into_iter()
-            .chain(self.tracks.iter().flat_map(|t| [format!("{} top-1", t.name), format!("{} ECE", t.name)]));
+        let header = ["phase", "samples"].into_iter().chain(METHODS).map(String::from).collect();
         let rows = self.rows().into_iter().map(|(name, span)| {
-            let cells = self.tracks.iter().flat_map(|track| {
-                let m = track.metrics(span);
-                [format!("{:.1}", 100.0 * m.top1), format!("{:.1}", 100.0 * m.ece)]
-            });
+            let cells = self.tracks.iter().map(|track| track.metrics_text(span));
             [name.to_string(), (span.1 - span.0).to_string()].into_iter().chain(cells).collect()
         });
         let table = Table {
-            caption: "Top-1 accuracy and 15-bin expected calibration error, in %".into(),
-            header: header.collect(),
+            caption: "Top-1 accuracy / 15-bin expected calibration error, in %".into(),
+            header,
             rows: rows.collect(),
         };
         let mut page = Page::new("ultta demo")
@@ -355,12 +356,18 @@ impl Track {
         sum.metrics().unwrap_or(Metrics { top1: 0.0, ece: 0.0 })
     }
 
+    /// Top-1 and ECE in per cent.
+    fn metrics_text(&self, span: (usize, usize)) -> String {
+        let m = self.metrics(span);
+        format!("{:.1} / {:4.1}", 100.0 * m.top1, 100.0 * m.ece)
+    }
+
     /// A metric over the last answers, every block; a window does not reach back into another phase.
     fn curve(&self, metric: impl Fn(Metrics) -> f64) -> Vec<(f64, f64)> {
         let mut points = Vec::new();
         let mut start = 0;
         for phase in phases() {
-            for to in (start + WINDOW / 4..=start + phase.samples).step_by(BLOCK) {
+            for to in (start + WINDOW / 2..=start + phase.samples).step_by(BLOCK) {
                 let from = to.saturating_sub(WINDOW).max(start);
                 points.push((to as f64, 100.0 * metric(self.metrics((from, to)))));
             }

@@ -192,10 +192,13 @@ impl Prediction {
 
     /// Takes in the rows of a later prediction.
     pub(crate) fn append(&mut self, other: Prediction) {
-        self.scores.append(&other.scores);
-        if let Some(other) = &other.calibrated {
-            self.calibrated.get_or_insert_default().append(other);
+        // A session that falls back to zero-shot within a block has calibrated logits for the first rows only;
+        // for the others the plain scores stand in.
+        if self.calibrated.is_some() || other.calibrated.is_some() {
+            let own = self.calibrated.get_or_insert_with(|| self.scores.clone());
+            own.append(other.calibrated.as_ref().unwrap_or(&other.scores));
         }
+        self.scores.append(&other.scores);
         self.tau_cal.extend(other.tau_cal);
         self.answers.extend(other.answers);
     }

@@ -248,13 +248,13 @@ impl Guard {
 
     pub(crate) fn load(&mut self, state: &State) -> Result<()> {
         let mut fresh = Self::new(&self.config, self.adapted.counts.len());
-        if state.has("guard.standing") {
+        if state.any_under("guard.") {
             let adapted = state.get::<u32>("guard.adapted")?;
             let n = adapted.len();
             let zero_shot = state.get_n::<u32>("guard.zero_shot", n)?;
             let admitted = state.get_n::<u32>("guard.admitted", n)?;
-            let support = state.get_n::<f32>("guard.support", n)?;
-            let frozen = state.get_n::<f32>("guard.frozen", n)?;
+            let support = state.within::<f32>("guard.support", n, 0.0..=1.001)?;
+            let frozen = state.within::<f32>("guard.frozen", n, 0.0..=1.001)?;
             let classes = self.adapted.counts.len() as u32;
             if n > self.config.window || adapted.iter().chain(zero_shot).any(|&c| c >= classes) {
                 return Err(Error::state("guard: labels or window out of range"));
@@ -268,9 +268,7 @@ impl Guard {
                     admitted: admitted[i] != 0,
                 });
             }
-            let &[standing, since, fired] = state.get::<u64>("guard.standing")? else {
-                return Err(Error::state("guard.standing: expected 3 values"));
-            };
+            let [standing, since, fired] = state.counts("guard.standing")?;
             fresh.standing = match standing {
                 0 => Standing::Healthy,
                 1 => Standing::Restored,

@@ -238,7 +238,7 @@ pub(crate) fn ln(x: f32) -> f32 {
     p = p * m - 1.666_805_7e-1;
     p = p * m + 2.000_071_5e-1;
     p = p * m - 2.499_999_4e-1;
-    p = p * m + 3.333_333_1e-1;
+    p = p * m + 0.333_333_3;
     let square = m * m;
     let y = p * m * square + e * -2.121_944_4e-4 - 0.5 * square;
     m + y + e * 0.693_359_4

@@ -276,7 +276,7 @@ impl Session {
                 prob: answer.prob,
                 prob_pred: answer.prob_pred,
                 zero_shot,
-                admitted: answer.admitted && !unknown,
+                admitted: answer.admitted && self.learning && !unknown,
                 unknown,
             });
         }
@@ -347,7 +347,7 @@ impl Session {
             Verdict::Fine => {}
             // A copy costs time in proportion to the classes, so it is made less often the more there are.
             Verdict::Healthy => {
-                let spacing = (self.next_id / 4).clamp(1024, 16_384).max(self.head.n_classes() as u64);
+                let spacing = self.healthy_at.clamp(1024, 16_384).max(self.head.n_classes() as u64);
                 if self.config.guard.enabled && self.next_id >= self.healthy_at + spacing {
                     let copy = self.adapter.checkpoint();
                     self.healthy_bytes = copy.bytes();
@@ -419,15 +419,14 @@ impl Session {
         if meta("config") != ours {
             return Err(Error::OtherConfig { key: first_difference(&ours, meta("config")) });
         }
+        state.check_finite()?;
         let mut fresh = Self::new(self.head.clone(), &self.config)?;
         fresh.learning = self.learning;
         fresh.adapter.load(state)?;
         fresh.unknown.load(state)?;
         fresh.guard.load(state)?;
-        if state.has("session.counts") {
-            let &[next_id, admitted, flips, unknown, healthy_at] = state.get::<u64>("session.counts")? else {
-                return Err(Error::state("session.counts: expected 5 values"));
-            };
+        if state.any_under("session.") {
+            let [next_id, admitted, flips, unknown, healthy_at] = state.counts("session.counts")?;
             let &[max_prior_kl, max_movement] = state.get::<f64>("session.maxima")? else {
                 return Err(Error::state("session.maxima: expected 2 values"));
             };
@@ -499,9 +498,10 @@ impl Session {
         self.next_id
     }
 
-    /// What all fallible steps check before anything changes.
-    fn check(&self, input: &Input<'_>) -> Result<()> {
+    /// Whether a step can take these samples: what can be wrong with them is found before anything changes.
+    pub fn check(&self, input: &Input<'_>) -> Result<()> {
         let rows = input.features.rows();
+        let total = |counts: &[usize]| counts.iter().fold(0, |n: usize, &c| n.saturating_add(c));
         let shape = |what, expected, got| {
             if expected == got { Ok(()) } else { Err(Error::Shape { what, expected, got }) }
         };
@@ -519,7 +519,9 @@ impl Session {
             shape("dimension of the views", self.head.dim(), views.dim())?;
             let counts = input.view_counts.unwrap_or(&[]);
             shape("view counts", rows, counts.len())?;
-            shape("views", counts.iter().sum(), views.rows())?;
+            shape("views", total(counts), views.rows())?;
+        } else {
+            shape("views", total(input.view_counts.unwrap_or(&[])), 0)?;
         }
         if self.adapter.card().needs_views && input.views.is_none() {
             return Err(Error::Shape {

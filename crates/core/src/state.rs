@@ -3,8 +3,9 @@
 //! Names tell what a tensor is: `evidence.*` are sums that two sessions may add ([`State::merge`]), everything
 //! else is local to one stream. `docs/formats.md` lists them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io::Write;
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 use safetensors::tensor::TensorView;
@@ -15,6 +16,9 @@ use crate::{Error, Result};
 
 /// The format version this build writes and reads.
 pub const STATE_VERSION: u32 = 1;
+
+/// The largest count a state may hold.
+pub const MAX_COUNT: u64 = 1 << 56;
 
 /// One named array of a state.
 #[derive(Clone, Debug, PartialEq)]
@@ -81,6 +85,52 @@ impl State {
     /// A single value that must be there.
     pub fn scalar<T: Element>(&self, name: &str) -> Result<T> {
         Ok(self.get_n::<T>(name, 1)?[0])
+    }
+
+    /// Counts that must be there, `N` of them, none so large that counting on could overflow.
+    pub fn counts<const N: usize>(&self, name: &str) -> Result<[u64; N]> {
+        let counts: [u64; N] = self.get_n(name, N)?.try_into().expect("the length was checked");
+        if counts.iter().any(|&count| count > MAX_COUNT) {
+            return Err(Error::state(format!("{name} holds a count beyond {MAX_COUNT}")));
+        }
+        Ok(counts)
+    }
+
+    /// Numbers that must be there, so many of them, each within bounds.
+    pub fn within<T: Element + Into<f64>>(
+        &self,
+        name: &str,
+        len: usize,
+        bounds: RangeInclusive<f64>,
+    ) -> Result<&[T]> {
+        let values = self.get_n::<T>(name, len)?;
+        match values.iter().find(|&&v| !bounds.contains(&v.into())) {
+            Some(&v) => {
+                let (v, low, high) = (v.into(), bounds.start(), bounds.end());
+                Err(Error::state(format!("{name} holds {v}, expected {low} to {high}")))
+            }
+            None => Ok(values),
+        }
+    }
+
+    /// Whether there is any array whose name starts with `prefix`.
+    pub fn any_under(&self, prefix: &str) -> bool {
+        self.tensors.range(prefix.to_string()..).next().is_some_and(|(name, _)| name.starts_with(prefix))
+    }
+
+    /// Refuses values that are not finite.
+    pub(crate) fn check_finite(&self) -> Result<()> {
+        for (name, tensor) in &self.tensors {
+            let finite = match tensor {
+                Tensor::F64(v) => v.iter().all(|v| v.is_finite()),
+                Tensor::F32(v) => v.iter().all(|v| v.is_finite()),
+                _ => true,
+            };
+            if !finite {
+                return Err(Error::state(format!("{name} holds values that are not finite")));
+            }
+        }
+        Ok(())
     }
 
     /// Whether an array is there.
@@ -171,9 +221,7 @@ impl State {
             let view = TensorView::new(*dtype, vec![*len], bytes).map_err(|e| Error::state(e.to_string()))?;
             views.push((name.as_str(), view));
         }
-        let metadata: HashMap<String, String> = self.metadata.clone().into_iter().collect();
-        let bytes = safetensors::serialize(views, Some(metadata)).map_err(|e| Error::state(e.to_string()))?;
-        Ok(sort_header(bytes))
+        to_safetensors(views, &self.metadata).map_err(Error::state)
     }
 
     /// Reads the bytes of a state file: refuses another version, broken files and values that are not finite.
@@ -210,16 +258,9 @@ impl State {
                 Dtype::U8 => Tensor::U8(data.to_vec()),
                 other => return Err(Error::state(format!("{name} has an unexpected dtype {other:?}"))),
             };
-            let finite = match &tensor {
-                Tensor::F64(v) => v.iter().all(|v| v.is_finite()),
-                Tensor::F32(v) => v.iter().all(|v| v.is_finite()),
-                _ => true,
-            };
-            if !finite {
-                return Err(Error::state(format!("{name} holds values that are not finite")));
-            }
             state.tensors.insert(name.to_string(), tensor);
         }
+        state.check_finite()?;
         Ok(state)
     }
 
@@ -269,6 +310,24 @@ impl Tensor {
     }
 }
 
+/// The bytes of a safetensors file. The format's own writer takes its metadata in random order; here it is sorted,
+/// so that the same content gives the same bytes.
+pub(crate) fn to_safetensors<'a>(
+    tensors: Vec<(&'a str, TensorView<'a>)>,
+    metadata: &BTreeMap<String, String>,
+) -> Result<Vec<u8>, String> {
+    let plain = safetensors::serialize(tensors, None).map_err(|e| e.to_string())?;
+    let (length, rest) = plain.split_first_chunk::<8>().ok_or("no header")?;
+    let (header, data) = rest.split_at(u64::from_le_bytes(*length) as usize);
+    let header = std::str::from_utf8(header).map_err(|e| e.to_string())?.trim_end();
+    let entries = header.strip_prefix('{').ok_or("no header")?;
+    let notes = serde_json::to_string(metadata).map_err(|e| e.to_string())?;
+    let comma = if entries == "}" { "" } else { "," };
+    let mut header = format!("{{\"__metadata__\":{notes}{comma}{entries}").into_bytes();
+    header.resize(header.len().next_multiple_of(8), b' ');
+    Ok([&(header.len() as u64).to_le_bytes()[..], &header, data].concat())
+}
+
 /// The first line in which two resolved configurations differ, with both values.
 pub(crate) fn first_difference(ours: &str, theirs: &str) -> String {
     let mut lines = ours.lines().zip(theirs.lines());
@@ -276,20 +335,6 @@ pub(crate) fn first_difference(ours: &str, theirs: &str) -> String {
         Some((a, b)) => format!("`{a}` here, `{b}` there"),
         None => "one has settings the other lacks".into(),
     }
-}
-
-/// The same safetensors file with its header's keys in order: the library writes metadata in the order of a
-/// hash map, and equal contents should be equal bytes.
-pub(crate) fn sort_header(mut bytes: Vec<u8>) -> Vec<u8> {
-    let Some((len, rest)) = bytes.split_first_chunk_mut::<8>() else { return bytes };
-    let Some(header) = rest.get_mut(..u64::from_le_bytes(*len) as usize) else { return bytes };
-    // A JSON value keeps its keys sorted; without blanks it is as long as before.
-    let sorted = serde_json::from_slice(header).map(|value: serde_json::Value| value.to_string());
-    if let Some(sorted) = sorted.ok().filter(|sorted| sorted.len() <= header.len()) {
-        header.fill(b' ');
-        header[..sorted.len()].copy_from_slice(sorted.as_bytes());
-    }
-    bytes
 }
 
 /// Writes aside, syncs, renames: a reader sees the old file or the whole new one, and an error leaves the old.

@@ -154,7 +154,7 @@ impl Unknown {
 
     pub(crate) fn load(&mut self, state: &State) -> Result<()> {
         let mut fresh = Self::new(&self.config);
-        if self.enabled() && state.has("unknown.share") {
+        if self.enabled() && state.any_under("unknown.") {
             let scores = state.get::<f32>("unknown.scores")?;
             if scores.len() > self.config.window {
                 return Err(Error::state("unknown.scores: more values than the window holds"));

@@ -99,7 +99,7 @@ fn block(head: &Head, n: usize, seed: u64) -> Block {
 }
 
 fn build(name: &str, head: &Head) -> Box<dyn Adapter> {
-    Config::named(name).unwrap().method.build(head).unwrap()
+    Config::named(name).unwrap().method.build(&head.clone().into()).unwrap()
 }
 
 // === the laws ===
@@ -311,7 +311,12 @@ fn settings_out_of_range_are_refused() {
         ("tip_adapter", "alpha", "-1"),
     ] {
         let config = Config::resolve(None, Some(method), None, &[(key, value)]).unwrap();
-        let error = config.method.build(&head).err().unwrap_or_else(|| panic!("{method}.{key}")).to_string();
+        let error = config
+            .method
+            .build(&head.clone().into())
+            .err()
+            .unwrap_or_else(|| panic!("{method}.{key}"))
+            .to_string();
         assert!(error.contains(key), "{error}");
     }
 }
@@ -395,7 +400,7 @@ impl Fixture {
         };
         let stream = Block::new(&head, features, views);
         let config = Config::from_toml(&self.metadata("config")).unwrap();
-        let mut adapter = config.method.build(&head).unwrap();
+        let mut adapter = config.method.build(&head.clone().into()).unwrap();
         self.same_state(&adapter.save(), &self.state(0), 0);
         let batch: usize = self.metadata("batch").parse().unwrap();
         for step in 0..self.metadata("steps").parse().unwrap() {
@@ -478,7 +483,7 @@ mod quirk {
             let high = high.to_string();
             let config =
                 Config::resolve(None, Some("tda"), None, &[("entropy_high", high.as_str())]).unwrap();
-            let mut tda = config.method.build(&head).unwrap();
+            let mut tda = config.method.build(&head.clone().into()).unwrap();
             tda.step(&uniform.batch()).unwrap();
             let held = tda.save().get::<u32>("negative.class").unwrap().len();
             assert_eq!(held == 1, enters, "ln 4 / log2 4 = {}", 4f64.ln() / 2.0);
@@ -507,12 +512,12 @@ mod quirk {
         let stream = block(&head, 5, 13);
         let answer = |horizon: &str| {
             let config = Config::resolve(None, Some("onzeta"), None, &[("horizon", horizon)]).unwrap();
-            config.method.build(&head).unwrap().step(&stream.batch()).unwrap().scores
+            config.method.build(&head.clone().into()).unwrap().step(&stream.batch()).unwrap().scores
         };
         assert_ne!(answer("5"), answer("50"));
         // beyond its horizon the weight stays at β
         let config = Config::resolve(None, Some("onzeta"), None, &[("horizon", "5")]).unwrap();
-        let mut adapter = config.method.build(&head).unwrap();
+        let mut adapter = config.method.build(&head.clone().into()).unwrap();
         (0..3).for_each(|_| drop(adapter.step(&stream.batch()).unwrap()));
         assert_eq!(adapter.vitals().evidence_weight, 0.8);
     }
@@ -525,7 +530,14 @@ mod quirk {
             let config =
                 Config::resolve(None, Some("stata"), None, &[("chunked_variance", chunked), ("rounds", "1")]);
             let stream = Block::new(&head, rows(&head, n, 14), Features::empty(DIM));
-            config.unwrap().method.build(&head).unwrap().predict(&stream.batch()).unwrap().scores
+            config
+                .unwrap()
+                .method
+                .build(&head.clone().into())
+                .unwrap()
+                .predict(&stream.batch())
+                .unwrap()
+                .scores
         };
         assert_eq!(answers(60, "true"), answers(60, "false"));
         assert_ne!(answers(2600, "true"), answers(2600, "false"));
@@ -552,7 +564,10 @@ fn tip_adapter_reads_its_shots() {
     };
     let build = || {
         let file = path.to_str().unwrap();
-        Config::resolve(None, Some("tip-adapter"), None, &[("shots", file)]).unwrap().method.build(&head)
+        Config::resolve(None, Some("tip-adapter"), None, &[("shots", file)])
+            .unwrap()
+            .method
+            .build(&head.clone().into())
     };
     let labels = [0, 1, 2, 3, 4, 0];
     write(&labels);
@@ -584,7 +599,7 @@ fn temperature_only_learns_from_delayed_labels() {
     let stream = block(&head, 64, 17);
     let config =
         Config::resolve(None, Some("temperature-only"), None, &[("beta", "0"), ("prior_strength", "0.1")]);
-    let mut adapter = config.unwrap().method.build(&head).unwrap();
+    let mut adapter = config.unwrap().method.build(&head.clone().into()).unwrap();
     adapter.step(&stream.batch()).unwrap();
     assert_eq!(adapter.vitals().tau_cal, 3.0, "entropy alone asks for the largest temperature");
     // labels that the frozen answer gets wrong every other time: it was too sure

@@ -150,6 +150,10 @@ pub trait Progress: Sync {
     fn started(&self, _worker: usize, _job: &Job<'_>, _samples: usize) {}
     /// A run has answered so many samples.
     fn advanced(&self, _worker: usize, _samples: usize) {}
+    /// Whether to give up; asked after every block.
+    fn gives_up(&self) -> bool {
+        false
+    }
     /// A run is done, or was done before.
     fn finished(&self, _worker: usize, _job: &Job<'_>, _fresh: bool) {}
 }
@@ -242,7 +246,10 @@ impl Plan {
             return Ok((run, false));
         }
         progress.started(worker, job, stream.samples.len());
-        let (summary, windows, timing) = job.run(&stream, |n| progress.advanced(worker, n))?;
+        let (summary, windows, timing) = job.run(&stream, |n| {
+            progress.advanced(worker, n);
+            !progress.gives_up()
+        })?;
         write_folder(&folder, &config, &summary, &windows, &timing)?;
         progress.finished(worker, job, true);
         Ok((Run { summary, timing }, true))
@@ -373,11 +380,11 @@ impl Job<'_> {
         format!("{}\n{settings}", toml::to_string(&table).expect("plain values"))
     }
 
-    /// Runs the stream.
+    /// Runs the stream. `advanced` is told of every block and says whether to go on.
     pub fn run(
         &self,
         stream: &Stream,
-        mut advanced: impl FnMut(usize),
+        mut advanced: impl FnMut(usize) -> bool,
     ) -> Result<(Summary, Vec<Window>, Timing)> {
         let head = self.head()?;
         let n = stream.samples.len();
@@ -434,7 +441,10 @@ impl Job<'_> {
                     Err(other) => return Err(other),
                 }
             }
-            advanced(samples.len());
+            if !advanced(samples.len()) {
+                let reason = format!("given up after {done} of {n} samples");
+                return Err(Error::Config { key: "run".into(), reason });
+            }
         }
         let timing = clock.timing();
         if let Some(pack) = self.in_distribution {

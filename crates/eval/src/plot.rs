@@ -25,7 +25,7 @@ const PLOT_HEIGHT: f64 = 210.0;
 const LETTER: f64 = 6.6;
 /// Number of colours of the palette; further series start over.
 const COLOURS: usize = 7;
-const DASHES: [&str; 4] = ["", "7 4", "2 3", "9 3 2 3"];
+const DASHES: [&str; 4] = ["5 3", "", "2 3", "9 3 2 3"];
 
 /// A named line, set of dots or group of bars.
 #[derive(Clone, Debug)]
@@ -106,6 +106,8 @@ impl LineChart {
         let ys = ys.chain(self.series.iter().flat_map(|s| &s.band).flat_map(|b| [b.0, b.1]));
         let y = self.y_range.unwrap_or_else(|| padded(range(ys)));
         let mut canvas = Canvas::new(&self.title, &legend(&self.series), PLOT_HEIGHT, LEFT);
+        // room for the spans' names above the drawing area
+        canvas.top += if self.spans.is_empty() { 0.0 } else { 12.0 };
         let frame = canvas.frame(range(xs), y);
 
         for (i, (from, to, name)) in self.spans.iter().enumerate() {
@@ -118,7 +120,7 @@ impl LineChart {
                 top = frame.top,
                 width = (x1 - x0).max(0.0),
                 middle = (x0 + x1) / 2.0,
-                text = frame.top + 14.0,
+                text = frame.top - 5.0,
                 short = escape(&shorten(name, x1 - x0)),
             );
         }

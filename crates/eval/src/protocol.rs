@@ -464,7 +464,7 @@ mod tests {
     fn zipf_thins_the_classes() {
         let labels = labels();
         let rows = zipf(&labels, 1.0, &mut Random::new(2));
-        let mut counts = vec![0; 20];
+        let mut counts = [0; 20];
         rows.iter().for_each(|&r| counts[labels[r]] += 1);
         counts.sort_unstable_by(|a, b| b.cmp(a));
         assert_eq!(counts[..4], [50, 25, 17, 13]);

@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod corpus;
+mod demo;
 mod pipe;
 mod real;
 mod run;

@@ -340,7 +340,7 @@ impl UlTtaConfig {
         range("prototypes.scale_smoothing", p.scale_smoothing, 0.0, 1.0)?;
         range("prototypes.refresh", p.refresh, 0.0, 1.0)?;
         let prior = &self.prior;
-        range("prior.gamma", prior.gamma, 1e-9, inf)?;
+        range("prior.gamma", prior.gamma, 1e-9, 1e12)?;
         range("prior.kappa", prior.kappa, 0.0, inf)?;
         range("prior.dead_zone", prior.dead_zone, 0.0, 100.0)?;
         range("prior.weight_decay", prior.weight_decay, 0.0, 1.0)?;
@@ -362,8 +362,9 @@ impl UlTtaConfig {
                 return Err(Error::config(key("prior.start"), reason));
             }
             let sum: f64 = prior.start.iter().sum();
-            if prior.start.iter().any(|&p| !(p > 0.0 && p.is_finite())) || (sum - 1.0).abs() > 1e-3 {
-                let reason = format!("expected positive values that sum to 1, got a sum of {sum}");
+            // What is smaller has no logarithm in f32 to work with.
+            if prior.start.iter().any(|&p| !(p >= 1e-9 && p.is_finite())) || (sum - 1.0).abs() > 1e-3 {
+                let reason = format!("expected values of at least 1e-9 that sum to 1, got a sum of {sum}");
                 return Err(Error::config(key("prior.start"), reason));
             }
         }
@@ -386,6 +387,6 @@ impl UlTtaConfig {
         range("schedule.alpha", s.alpha, 1.0, 1e12)?;
         range("schedule.gamma", s.gamma, 1.0, 1e12)?;
         range("feedback.remember", self.feedback.remember as f64, 1.0, 1e6)?;
-        range("feedback.prior_strength", self.feedback.prior_strength, 0.0, inf)
+        range("feedback.prior_strength", self.feedback.prior_strength, 0.0, 1e12)
     }
 }

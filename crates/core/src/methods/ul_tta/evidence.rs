@@ -18,7 +18,7 @@ use faer::reborrow::ReborrowMut;
 use faer::{Accum, Mat, MatMut, MatRef, Par, Side};
 
 use super::config::PrototypesConfig;
-use super::prior::checked_counts;
+use super::prior::{checked_counts, checked_sums};
 use crate::kernels::{accumulate, gather_dots_i16};
 use crate::{Error, Result, State};
 
@@ -32,16 +32,19 @@ const DENSE_PER_DIM: u64 = 4;
 const STRIDE: u64 = 4;
 
 /// Σ is factorised again when the evidence has grown by this share …
-const GROWTH: f64 = 1.25;
+const GROWTH: f64 = 1.5;
 
 /// … or, once old evidence is forgotten as fast as new comes in, this many times per half-life …
 const PER_HALF_LIFE: f64 = 8.0;
 
 /// … but not more often than this many samples.
-const MIN_SPACING: f64 = 512.0;
+const MIN_SPACING: f64 = 1024.0;
 
 /// Classes folded at once: bounds the memory of the right-hand sides.
 const FOLD_BLOCK: usize = 128;
+
+/// A folded row beyond this is no solution: Σ has at least `covariance_shrink` on its diagonal.
+const LARGEST: f64 = 1e7;
 
 /// Sums are rescaled when the common scale falls below this.
 const MIN_SCALE: f64 = 1e-9;
@@ -74,7 +77,7 @@ pub(super) struct Evidence {
 struct Fold {
     /// Lower Cholesky factor of Σ, column-major.
     factor: Vec<f32>,
-    /// Second-moment evidence and samples when Σ was factorised.
+    /// Evidence and samples when Σ was factorised.
     at_n: f64,
     at_samples: u64,
     /// Σ⁻¹ m_c as 16-bit rows with one scale each.
@@ -223,15 +226,14 @@ impl Evidence {
 
     /// At an update: factorises Σ if it has changed, folds the classes that have.
     pub(super) fn update(&mut self) {
-        self.add_pending();
-        let second_n = self.second_n * self.scale;
+        let true_n = self.n * self.scale;
         let due = self.fold.as_ref().is_none_or(|fold| {
             let since = (self.samples - fold.at_samples) as f64;
-            second_n >= GROWTH * fold.at_n || since >= (self.half_life / PER_HALF_LIFE).max(MIN_SPACING)
+            true_n >= GROWTH * fold.at_n || since >= (self.half_life / PER_HALF_LIFE).max(MIN_SPACING)
         });
         if due && let Some(factor) = self.factorise() {
             let mut fold = self.fold.take().unwrap_or_else(|| Fold::new(self.classes, self.dim));
-            (fold.factor, fold.at_n, fold.at_samples) = (factor, self.second_n * self.scale, self.samples);
+            (fold.factor, fold.at_n, fold.at_samples) = (factor, true_n, self.samples);
             let all: Vec<usize> = (0..self.classes).filter(|&c| self.class_n[c] > 0.0).collect();
             self.fold_classes(&mut fold, &all);
             self.fold = Some(fold);
@@ -248,7 +250,8 @@ impl Evidence {
     }
 
     /// Lower Cholesky factor of the shrunk, scaled covariance. `None` if there is nothing to factorise.
-    fn factorise(&self) -> Option<Vec<f32>> {
+    fn factorise(&mut self) -> Option<Vec<f32>> {
+        self.add_pending();
         let (dim, n) = (self.dim, self.second_n);
         if n <= 0.0 || self.n <= 0.0 {
             return None;
@@ -300,8 +303,10 @@ impl Evidence {
             solve(factor, MatMut::from_column_major_slice_mut(&mut solved, dim, block.len()));
             for (i, &c) in block.iter().enumerate() {
                 let (mean, row) = (&means[i * dim..][..dim], &solved[i * dim..][..dim]);
+                // A factor that cannot be solved with leaves the class without a say.
+                let sound = row.iter().all(|v| (v.abs() as f64) < LARGEST);
                 let largest = row.iter().fold(0.0f32, |m, v| m.max(v.abs()));
-                let scale = largest / i16::MAX as f32;
+                let scale = if sound { largest / i16::MAX as f32 } else { 0.0 };
                 let stored = &mut fold.rows[c * dim..][..dim];
                 let (mut at_mean, mut at_own, mut square) = (0.0f64, 0.0f64, 0.0f64);
                 for k in 0..dim {
@@ -336,7 +341,7 @@ impl Evidence {
         8 * (c * d + c + d * d + 2 * d) + 4 * CHUNK * d + 2 * c * d + 16 * c + 4 * (d * d + d)
     }
 
-    /// The evidence. `compact` rounds the class sums to 16 bits, one scale per class.
+    /// The evidence. `compact` rounds the class sums to 16 bits, one scale per class, and the second moments to f32.
     pub(super) fn save_evidence(&self, state: &mut State, compact: bool) {
         // Waiting rows belong to the evidence; how it is chunked is local.
         let mut settled = self.moments_only();
@@ -346,18 +351,21 @@ impl Evidence {
         state.put("evidence.decayed.n", &[self.n, settled.second_n]);
         state.put("evidence.decayed.sum", &self.sum);
         state.put("evidence.decayed.second_sum", &settled.second_sum);
-        state.put("evidence.decayed.second", &settled.second);
         state.put("evidence.decayed.class_n", &self.class_n);
         if !compact {
+            state.put("evidence.decayed.second", &settled.second);
             state.put("evidence.decayed.class_sum", &self.class_sum);
             return;
         }
+        let second: Vec<f32> = settled.second.iter().map(|&v| v as f32).collect();
+        state.put("evidence.rounded_second", &second);
         let mut rounded = Vec::with_capacity(self.class_sum.len());
         let mut scales = Vec::with_capacity(self.classes);
         for row in self.class_sum.chunks(self.dim) {
-            let largest = row.iter().fold(0.0f64, |m, v| m.max(v.abs()));
+            let largest = row.iter().fold(0.0f64, |m, &v| if v.abs() > m { v.abs() } else { m });
             let scale = largest / i16::MAX as f64;
-            rounded.extend(row.iter().map(|v| if scale > 0.0 { (v / scale).round() as i16 } else { 0 }));
+            let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
+            rounded.extend(row.iter().map(|v| (v * inverse + 0.5f64.copysign(*v)) as i16));
             scales.push(scale);
         }
         state.put("evidence.rounded", &rounded);
@@ -381,15 +389,20 @@ impl Evidence {
     pub(super) fn load_evidence(&mut self, state: &State) -> Result<()> {
         let (c, d) = (self.classes, self.dim);
         self.scale = state.scalar("evidence.scale")?;
-        if self.scale <= 0.0 || self.scale > 1.0 {
-            return Err(Error::state("evidence.scale is not in (0, 1]"));
+        if !(MIN_SCALE..=1.0).contains(&self.scale) {
+            return Err(Error::state(format!("evidence.scale is not in [{MIN_SCALE}, 1]")));
         }
-        self.samples = state.scalar("evidence.samples")?;
+        [self.samples] = state.counts("evidence.samples")?;
         [self.n, self.second_n] =
             checked_counts("evidence.decayed.n", state, 2)?[..].try_into().expect("two values");
         self.sum = state.get_n::<f64>("evidence.decayed.sum", d)?.to_vec();
         self.second_sum = state.get_n::<f64>("evidence.decayed.second_sum", d)?.to_vec();
-        self.second = state.get_n::<f64>("evidence.decayed.second", d * d)?.to_vec();
+        self.second = if state.has("evidence.rounded_second") {
+            let rounded = state.get_n::<f32>("evidence.rounded_second", d * d)?;
+            rounded.iter().map(|&v| v as f64).collect()
+        } else {
+            state.get_n::<f64>("evidence.decayed.second", d * d)?.to_vec()
+        };
         self.class_n = checked_counts("evidence.decayed.class_n", state, c)?;
         self.class_sum = if state.has("evidence.rounded") {
             let rounded = state.get_n::<i16>("evidence.rounded", c * d)?;
@@ -398,9 +411,17 @@ impl Evidence {
         } else {
             state.get_n::<f64>("evidence.decayed.class_sum", c * d)?.to_vec()
         };
+        self.check_sums()?;
         self.pending.clear();
         self.fold = None;
         Ok(())
+    }
+
+    fn check_sums(&self) -> Result<()> {
+        checked_sums("evidence.decayed.sum", &self.sum, &[self.n])?;
+        checked_sums("evidence.decayed.second_sum", &self.second_sum, &[self.second_n])?;
+        checked_sums("evidence.decayed.second", &self.second, &[self.second_n])?;
+        checked_sums("evidence class sums", &self.class_sum, &self.class_n)
     }
 
     /// Recomputes what follows from the evidence: after a merge, or a return to a healthy state.
@@ -431,9 +452,11 @@ impl Evidence {
 
     pub(super) fn load_local(&mut self, state: &State) -> Result<()> {
         let (c, d) = (self.classes, self.dim);
-        self.second_n = state.scalar("local.evidence.second_n")?;
+        [self.second_n] =
+            checked_counts("local.evidence.second_n", state, 1)?[..].try_into().expect("one value");
         self.second_sum = state.get_n::<f64>("local.evidence.second_sum", d)?.to_vec();
         let pending = state.get::<f32>("local.evidence.pending")?;
+        state.within::<f32>("local.evidence.pending", pending.len(), -1.001..=1.001)?;
         if !pending.len().is_multiple_of(d) || pending.len() >= CHUNK * d {
             return Err(Error::state("local.evidence.pending: not whole rows, or too many"));
         }
@@ -441,20 +464,21 @@ impl Evidence {
         if !pending.is_empty() {
             self.second = state.get_n::<f64>("local.evidence.second", d * d)?.to_vec();
         }
-        if state.has("local.fold.factor") {
+        self.check_sums()?;
+        if state.any_under("local.fold.") {
             let at_samples = state.scalar("local.fold.at_samples")?;
             if at_samples > self.samples {
                 return Err(Error::state("local.fold.at_samples lies ahead of the samples seen"));
             }
             self.fold = Some(Fold {
-                factor: state.get_n::<f32>("local.fold.factor", d * d)?.to_vec(),
-                at_n: state.scalar("local.fold.at")?,
+                factor: state.within::<f32>("local.fold.factor", d * d, -1e3..=1e3)?.to_vec(),
+                at_n: checked_counts("local.fold.at", state, 1)?[0],
                 at_samples,
                 rows: state.get_n::<i16>("local.fold.rows", c * d)?.to_vec(),
-                row_scale: state.get_n::<f32>("local.fold.row_scale", c)?.to_vec(),
-                bias: state.get_n::<f32>("local.fold.bias", c)?.to_vec(),
-                norm: state.get_n::<f32>("local.fold.norm", c)?.to_vec(),
-                fresh: state.get_n::<f32>("local.fold.fresh", c)?.to_vec(),
+                row_scale: state.within::<f32>("local.fold.row_scale", c, 0.0..=LARGEST)?.to_vec(),
+                bias: state.within::<f32>("local.fold.bias", c, -LARGEST..=LARGEST)?.to_vec(),
+                norm: state.within::<f32>("local.fold.norm", c, 0.0..=LARGEST)?.to_vec(),
+                fresh: state.within::<f32>("local.fold.fresh", c, 0.0..=1e30)?.to_vec(),
             });
         }
         Ok(())

@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use super::config::PrototypesConfig;
-use super::prior::checked_counts;
+use super::prior::{checked_counts, checked_sums};
 use crate::kernels::{accumulate, products};
 use crate::{Head, Result, State};
 
@@ -98,14 +98,36 @@ impl Map {
         self.prototypes.len() * 12 + self.class_n.len() * 8
     }
 
-    pub(super) fn save_evidence(&self, state: &mut State) {
+    /// The evidence. `compact` rounds the class sums to 8 bits around 128, one scale per class.
+    pub(super) fn save_evidence(&self, state: &mut State, compact: bool) {
         state.put("evidence.class_n", &self.class_n);
-        state.put("evidence.class_sum", &self.class_sum);
+        if !compact {
+            state.put("evidence.class_sum", &self.class_sum);
+            return;
+        }
+        let mut rounded = Vec::with_capacity(self.class_sum.len());
+        let mut scales = Vec::with_capacity(self.class_n.len());
+        for row in self.class_sum.chunks(self.head.dim()) {
+            let scale = row.iter().fold(0.0f64, |m, v| m.max(v.abs())) / 127.0;
+            let round = |v: &f64| if scale > 0.0 { (128.0 + v / scale).round() as u8 } else { 128 };
+            rounded.extend(row.iter().map(round));
+            scales.push(scale);
+        }
+        state.put("evidence.rounded", &rounded);
+        state.put("evidence.rounded_scale", &scales);
     }
 
     pub(super) fn load_evidence(&mut self, state: &State) -> Result<()> {
         self.class_n = checked_counts("evidence.class_n", state, self.class_n.len())?;
-        self.class_sum = state.get_n::<f64>("evidence.class_sum", self.class_sum.len())?.to_vec();
+        self.class_sum = if state.has("evidence.rounded") {
+            let rounded = state.get_n::<u8>("evidence.rounded", self.class_sum.len())?;
+            let scales = state.get_n::<f64>("evidence.rounded_scale", self.class_n.len())?;
+            let dim = self.head.dim();
+            rounded.iter().enumerate().map(|(i, &q)| (q as f64 - 128.0) * scales[i / dim]).collect()
+        } else {
+            state.get_n::<f64>("evidence.class_sum", self.class_sum.len())?.to_vec()
+        };
+        checked_sums("evidence.class_sum", &self.class_sum, &self.class_n)?;
         self.prototypes.copy_from_slice(self.head.prototypes());
         Ok(())
     }
@@ -115,7 +137,8 @@ impl Map {
     }
 
     pub(super) fn load_local(&mut self, state: &State) -> Result<()> {
-        self.prototypes = state.get_n::<f32>("local.prototypes", self.prototypes.len())?.to_vec();
+        let len = self.prototypes.len();
+        self.prototypes = state.within::<f32>("local.prototypes", len, -1.001..=1.001)?.to_vec();
         Ok(())
     }
 }

@@ -58,6 +58,9 @@ pub static CARD: Card = Card {
 /// Rows whose moved-prototype scores are computed at once; an update in between computes the rest again.
 const AHEAD: usize = 32;
 
+/// Rows that a fit looks at: of more recent samples, every second, third, …
+const FIT_ROWS: usize = 256;
+
 /// Labelled rows that τ_cal is fitted to.
 const LABELLED: usize = 512;
 
@@ -119,6 +122,21 @@ struct Work {
     candidate_text: Vec<f32>,
     candidate_prior: Vec<f32>,
     posterior: Vec<f32>,
+}
+
+/// One sample as it comes in: features, frozen logits with their summary, and s⟨z, t_c⟩ where prototypes move.
+#[derive(Clone, Copy)]
+struct Shown<'a> {
+    z: &'a [f32],
+    text: &'a [f32],
+    frozen: &'a Summary,
+    moved: Option<&'a [f32]>,
+}
+
+impl<'a> Shown<'a> {
+    fn of(batch: &'a Batch<'_>, row: usize, moved: Option<&'a [f32]>) -> Self {
+        Self { z: batch.features.row(row), text: batch.zero_shot.row(row), frozen: &batch.frozen[row], moved }
+    }
 }
 
 /// One sample as answered.
@@ -185,14 +203,12 @@ impl UlTta {
     /// Answers one sample: frozen scores, what prototypes add, prior. Writes ℓ to `scores`.
     fn answer(
         &self,
-        z: &[f32],
-        text: &[f32],
-        frozen: &Summary,
-        moved: Option<&[f32]>,
+        shown: Shown<'_>,
         work: &mut Work,
         scores: &mut [f32],
         calibrated: Option<&mut [f32]>,
     ) -> Answered {
+        let Shown { z, text, frozen, moved } = shown;
         let classes = text.len();
         let base = moved.unwrap_or(text);
         work.text.resize(classes, 0.0);
@@ -246,7 +262,9 @@ impl UlTta {
         }
         let summary = summary(scores, 1.0);
         work.posterior.clear();
-        work.posterior.extend(work.candidates.iter().map(|&c| exp(scores[c as usize] - summary.log_sum)));
+        // Relative to the best logit: at large logit scales the log-sum has few digits left behind the point.
+        work.posterior
+            .extend(work.candidates.iter().map(|&c| summary.prob * exp(scores[c as usize] - summary.best)));
         let prob = self.calibrated_prob(scores, base, &summary, work, calibrated);
 
         // What the fits will need of this sample.
@@ -259,11 +277,21 @@ impl UlTta {
         let listed_posterior: f32 = work.posterior.iter().sum();
         let listed_prior: f32 = work.candidate_prior.iter().map(|&p| exp(p)).sum();
         let log_rest = |mass: f32| if rest > 0.0 { mass.max(rest * 1e-9).ln() } else { -80.0 };
+        let rest_prior = if self.tau_pred == 1.0 || rest == 0.0 {
+            log_rest(1.0 - listed_posterior) + summary.log_sum - frozen.best
+        } else {
+            // The posterior is at τ_pred; the fits need the sum at 1.
+            let plain = |c: usize| base[c] + work.log_prior[c];
+            let top = work.candidates.iter().map(|&c| plain(c as usize)).fold(f32::NEG_INFINITY, f32::max);
+            let all: f64 = (0..classes).map(|c| exp(plain(c) - top) as f64).sum();
+            let listed: f64 = work.candidates.iter().map(|&c| exp(plain(c as usize) - top) as f64).sum();
+            log_rest((all - listed) as f32) + top - frozen.best
+        };
         let one = One {
             weight,
             rest,
             rest_text: log_rest(text_sum - listed),
-            rest_prior: log_rest(1.0 - listed_posterior) + summary.log_sum - frozen.best,
+            rest_prior,
             rest_ratio: log_rest(classes as f32 - listed_prior) - rest.max(1.0).ln(),
             teaches: 0.0,
             has_image,
@@ -283,7 +311,7 @@ impl UlTta {
         work: &Work,
         calibrated: Option<&mut [f32]>,
     ) -> f32 {
-        let tau = self.tau_cal as f32;
+        let tau = if self.config.temperature.single { 1.0 } else { self.tau_cal as f32 };
         let Some(out) = calibrated else {
             return if tau == 1.0 { pred.prob } else { 1.0 / sum_exp(scores, tau, pred.best) };
         };
@@ -291,7 +319,7 @@ impl UlTta {
             *o = tau * b + p;
         }
         let s = summary(out, 1.0);
-        exp(out[pred.label] - s.log_sum)
+        s.prob * exp(out[pred.label] - s.best)
     }
 
     /// Whether τ_cal gives logits of its own instead of a multiple of the answer's.
@@ -409,9 +437,17 @@ impl UlTta {
                     each_above(&work.text, least * sum, |c, e| shares.push((c as u32, e / sum)));
                 }
                 Responsibilities::Fused => {
-                    let mut sum = exp(answered.one.rest_text) * f32::from(u8::from(answered.one.rest > 0.0));
-                    for (&c, &v) in work.candidates.iter().zip(&work.image) {
-                        work.text[c as usize] *= exp(answered.one.weight * v);
+                    // Relative to the best fused logit, which may lie beyond the range of exp.
+                    let fused = |i: usize| work.candidate_text[i] + answered.one.weight * work.image[i];
+                    let top = (0..work.candidates.len()).map(fused).fold(0.0, f32::max);
+                    let fade = exp(-top);
+                    if fade < 1.0 {
+                        work.text.iter_mut().for_each(|e| *e *= fade);
+                    }
+                    let has_rest = f32::from(u8::from(answered.one.rest > 0.0));
+                    let mut sum = fade * exp(answered.one.rest_text) * has_rest;
+                    for (i, &c) in work.candidates.iter().enumerate() {
+                        work.text[c as usize] = exp(fused(i) - top);
                         sum += work.text[c as usize];
                     }
                     each_above(&work.text, least * sum, |c, e| shares.push((c as u32, e / sum)));
@@ -452,7 +488,9 @@ impl UlTta {
                     let z = views.features.row(view);
                     let moved = self.moved(z);
                     let mut scores = vec![0.0; classes];
-                    self.answer(z, text, &summary(text, 1.0), moved.as_deref(), &mut work, &mut scores, None);
+                    let frozen = summary(text, 1.0);
+                    let shown = Shown { z, text, frozen: &frozen, moved: moved.as_deref() };
+                    self.answer(shown, &mut work, &mut scores, None);
                     if rule == Responsibilities::Fused {
                         scores.iter_mut().zip(&work.log_prior).for_each(|(s, p)| *s -= p);
                     }
@@ -502,14 +540,20 @@ impl UlTta {
         self.recent_since = 0;
     }
 
+    /// The recent samples that a fit looks at.
+    fn fit_rows(&self, window: usize) -> impl Iterator<Item = Sample<'_>> {
+        let step = window.min(self.recent.len()).div_ceil(FIT_ROWS).max(1);
+        self.recent.newest(window).step_by(step).filter(|s| s.one.teaches > 0.0)
+    }
+
     /// The image branch's temperature `a`: cross-entropy between the frozen posterior under the prior and
     /// softmax(a v + log prior) over recent samples, each scored before it taught; and how much of that
     /// posterior's information the branch foretold, beyond the prior.
     fn fit_image_branch(&mut self) {
         let p = &self.config.prototypes;
-        let rows =
-            || self.recent.newest(p.scale_window).filter(|s| s.one.has_image > 0.0 && s.one.teaches > 0.0);
-        if rows().count() < p.scale_min_rows.max(1) {
+        let rows = || self.fit_rows(p.scale_window).filter(|s| s.one.has_image > 0.0);
+        let scored = self.recent.newest(p.scale_window).filter(|s| s.one.has_image > 0.0).count();
+        if scored < p.scale_min_rows.max(1) {
             return;
         }
         let line_of = |s: &Sample<'_>, line: &mut Line| {
@@ -533,7 +577,7 @@ impl UlTta {
                     with += log_p - fitted * x - b + line.moments(fitted as f32).log_sum;
                     without += log_p - b + line.moments(0.0).log_sum;
                 }
-                1.0 - with / without.max(1e-9)
+                (1.0 - with / without.max(1e-9)).min(1.0)
             },
         );
         self.image.scale = if self.image.scale == 0.0 {
@@ -552,7 +596,7 @@ impl UlTta {
         if self.labelled.len() > 0 || t.cal == CalRule::Fixed {
             return;
         }
-        let rows = || self.recent.newest(t.cal_window).filter(|s| s.one.teaches > 0.0);
+        let rows = || self.fit_rows(t.cal_window);
         let line_of = |s: &Sample<'_>, line: &mut Line| self.calibration_line(s, line);
         let bounds = (t.cal_min, t.cal_max);
         let matched = match_posterior(rows, line_of, self.tau_match, bounds, 0.3, 0.0);
@@ -724,10 +768,7 @@ impl UlTta {
             let moved = moved.as_ref().map(|m| &m[row * classes..][..classes]);
             let (scores, calibrated) = (&mut prediction.scores, &mut prediction.calibrated);
             let mut answered = self.answer(
-                batch.features.row(row),
-                batch.zero_shot.row(row),
-                &batch.frozen[row],
-                moved,
+                Shown::of(batch, row, moved),
                 work,
                 scores.row_mut(row),
                 calibrated.as_mut().map(|c| c.row_mut(row)),
@@ -940,10 +981,7 @@ impl Adapter for UlTta {
             let moved = ahead.as_ref().map(|a| &a[(row - ahead_from) * classes..][..classes]);
             let (scores, calibrated) = (&mut prediction.scores, &mut prediction.calibrated);
             let answered = self.answer(
-                batch.features.row(row),
-                batch.zero_shot.row(row),
-                &batch.frozen[row],
-                moved,
+                Shown::of(batch, row, moved),
                 &mut work,
                 scores.row_mut(row),
                 calibrated.as_mut().map(|c| c.row_mut(row)),
@@ -963,18 +1001,20 @@ impl Adapter for UlTta {
 
     fn feedback(&mut self, id: u64, label: usize) -> Result<bool> {
         let remembered = self.recent.len().min(self.config.feedback.remember);
-        let Some(sample) = self.recent.find(id) else { return Err(Error::Forgotten { id, remembered }) };
-        if self.labelled.find(id).is_some() {
+        // The ring may hold older samples for the fits.
+        let oldest = self.recent.newest(remembered).last().map_or(u64::MAX, |s| s.id);
+        let Some(sample) = self.recent.find(id).filter(|s| s.id >= oldest) else {
+            return Err(Error::Forgotten { id, remembered });
+        };
+        // Labels arrive in any order; one that is known already says nothing new.
+        if self.labelled.newest(LABELLED).any(|s| s.id == id) {
             return Ok(true);
         }
-        // Rings are ordered by id: a label that arrives after a younger sample's only teaches.
-        if self.labelled.newest(1).next().is_none_or(|newest| newest.id < id) {
-            if self.labels.len() == LABELLED {
-                self.labels.pop_front();
-            }
-            self.labels.push_back(label as u32);
-            self.labelled.push(sample);
+        if self.labels.len() == LABELLED {
+            self.labels.pop_front();
         }
+        self.labels.push_back(label as u32);
+        self.labelled.push(sample);
         if self.config.feedback.teach {
             match &mut self.prototypes {
                 Prototypes::Evidence(evidence) => evidence.teach(label, 1.0, sample.features),
@@ -1013,21 +1053,19 @@ impl Adapter for UlTta {
 
     fn load(&mut self, state: &State) -> Result<()> {
         let mut fresh = Self::new(&self.config, &self.head);
-        if state.has("evidence.seen") {
-            let &[seen, admitted] = state.get::<u64>("evidence.seen")? else {
-                return Err(Error::state("evidence.seen: expected 2 values"));
-            };
-            (fresh.seen, fresh.admitted) = (seen, admitted);
+        if state.any_under("evidence.") {
+            [fresh.seen, fresh.admitted] = state.counts("evidence.seen")?;
             fresh.prior.load_evidence(state)?;
             match &mut fresh.prototypes {
                 Prototypes::Evidence(evidence) => evidence.load_evidence(state)?,
                 Prototypes::Map(map) => map.load_evidence(state)?,
                 Prototypes::Frozen => {}
             }
-            if state.has("local.temperatures") {
+            // Local parts are all there, or none is and they restart.
+            if state.any_under("local.") || state.any_under("gate.") {
                 fresh.load_local(state)?;
-            } else if let Prototypes::Evidence(evidence) = &mut fresh.prototypes {
-                evidence.recompute();
+            } else {
+                fresh.recompute();
             }
         }
         *self = fresh;
@@ -1087,10 +1125,19 @@ impl UlTta {
         self.prior.save_evidence(&mut state);
         match &self.prototypes {
             Prototypes::Evidence(evidence) => evidence.save_evidence(&mut state, compact),
-            Prototypes::Map(map) => map.save_evidence(&mut state),
+            Prototypes::Map(map) => map.save_evidence(&mut state, compact),
             Prototypes::Frozen => {}
         }
         state
+    }
+
+    /// What follows from the evidence alone: after a merge, or a return to a healthy state.
+    fn recompute(&mut self) {
+        let strict = self.strictness();
+        self.prior.update(strict.gamma, strict.kappa, &PriorWork::default());
+        if let Prototypes::Evidence(evidence) = &mut self.prototypes {
+            evidence.recompute();
+        }
     }
 
     fn load_local(&mut self, state: &State) -> Result<()> {
@@ -1103,6 +1150,9 @@ impl UlTta {
             Prototypes::Frozen => {}
         }
         self.recent.load("local.recent.", state, classes)?;
+        if !self.recent.is_ordered() {
+            return Err(Error::state("local.recent.ids: samples out of order"));
+        }
         self.labelled.load("local.labelled.", state, classes)?;
         let labels = state.get_n::<u32>("local.labelled.labels", self.labelled.len())?;
         if labels.iter().any(|&l| l as usize >= classes) {
@@ -1115,19 +1165,24 @@ impl UlTta {
         let &[tau_pred, tau_match, tau_cal] = state.get::<f64>("local.temperatures")? else {
             return Err(Error::state("local.temperatures: expected 3 values"));
         };
-        if scale < 0.0 || trust < 0.0 || [tau_pred, tau_match, tau_cal].iter().any(|&t| t <= 0.0) {
-            return Err(Error::state("local.temperatures: a temperature is not positive"));
+        let (p, t) = (&self.config.prototypes, &self.config.temperature);
+        // All start at 1, whatever the bounds.
+        let within = |tau: f64, low: f64, high: f64| (low.min(1.0)..=high.max(1.0)).contains(&tau);
+        let sound = (0.0..=p.scale_max).contains(&scale)
+            && (0.0..=p.trust_max).contains(&trust)
+            && foretold <= 1.0
+            && within(tau_pred, t.min, t.max)
+            && within(tau_match, t.cal_min, t.cal_max)
+            && within(tau_cal, t.cal_min, t.cal_max);
+        if !sound {
+            return Err(Error::state("local.temperatures or local.image: a value out of range"));
         }
         self.image = ImageBranch { scale, foretold, trust };
         (self.tau_pred, self.tau_match, self.tau_cal) = (tau_pred, tau_match, tau_cal);
-        let &[most, mean] = state.get::<f64>("local.movement")? else {
-            return Err(Error::state("local.movement: expected 2 values"));
-        };
-        self.movement = (most, mean);
+        let movement = prior::checked_counts("local.movement", state, 2)?;
+        self.movement = (movement[0], movement[1]);
         self.updated_at = state.get::<f64>("local.updated_at")?.first().copied();
-        let &[since_update, recent_since] = state.get::<u64>("local.since")? else {
-            return Err(Error::state("local.since: expected 2 values"));
-        };
+        let [since_update, recent_since] = state.counts("local.since")?;
         (self.since_update, self.recent_since) = (since_update, recent_since as usize);
         Ok(())
     }

@@ -14,6 +14,9 @@ use super::config::{PriorConfig, PriorRule};
 use crate::kernels::{LANES, ln, sum_lanes, vectorised};
 use crate::{Error, Result, State};
 
+/// Most experts besides the one that stays at the start.
+pub(super) const MAX_EXPERTS: usize = 16;
+
 /// Posterior shares below this are spread evenly instead of counted one by one.
 const SMALL: f32 = 1e-3;
 
@@ -107,86 +110,71 @@ impl Prior {
         let c = self.classes;
         work.ratios.resize(self.experts.len() * c, 0.0);
         work.mix.resize(c, 0.0);
-        work.foretold.clear();
-        // The expert at the start has ratio 1 everywhere.
+        work.foretold.resize(self.experts.len() + 1, 0.0);
+        let mut factors = [0.0f32; MAX_EXPERTS];
         let norm = 1.0 / text_sum as f64;
-        work.foretold.push(
-            vectorised(
-                #[inline(always)]
-                || dot(&self.base, text),
-            ) as f64
-                * norm,
-        );
-        let mut scales = Vec::with_capacity(self.experts.len());
-        for (expert, ratios) in self.experts.iter().zip(work.ratios.chunks_mut(c)) {
-            let all = expert.gamma + expert.total;
-            let offset = ((expert.gamma + expert.scale * expert.spread) / all) as f32;
-            let slope = expert.scale / all;
-            let (mass, hit) = vectorised(
-                #[inline(always)]
-                || {
-                    dead_zone_pass(
-                        &expert.counts,
-                        slope,
-                        offset,
-                        self.config.dead_zone as f32,
-                        &self.base,
-                        text,
-                        ratios,
-                    )
-                },
-            );
-            let mean = mass as f64 / c as f64;
-            work.foretold.push(hit as f64 * norm / mean);
-            scales.push(mean);
-        }
-        let weights = self.mixture();
-        let own = weights[0] as f32;
         vectorised(
             #[inline(always)]
             || {
-                work.mix.fill(own);
-                for ((ratios, mean), weight) in work.ratios.chunks(c).zip(&scales).zip(&weights[1..]) {
-                    let factor = (weight / mean) as f32;
-                    for (m, &r) in work.mix.iter_mut().zip(ratios) {
-                        *m += factor * r;
-                    }
+                // The expert at the start has ratio 1 everywhere.
+                work.foretold[0] = dot(&self.base, text) as f64 * norm;
+                let weights = self.mixture();
+                let zone = (self.config.dead_zone as f32).exp();
+                for (k, expert) in self.experts.iter().enumerate() {
+                    let all = expert.gamma + expert.total;
+                    let offset = ((expert.gamma + expert.scale * expert.spread) / all) as f32;
+                    let slope = expert.scale / all;
+                    let ratios = &mut work.ratios[k * c..][..c];
+                    let (mass, hit) =
+                        dead_zone_pass(&expert.counts, slope, offset, zone, &self.base, text, ratios);
+                    let mean = mass as f64 / c as f64;
+                    work.foretold[k + 1] = hit as f64 * norm / mean;
+                    factors[k] = (weights[k + 1] / mean) as f32;
                 }
-                for (m, &b) in work.mix.iter_mut().zip(&self.base) {
-                    *m *= b;
+                let own = weights[0] as f32;
+                let factors = &factors[..self.experts.len()];
+                let PriorWork { ratios, mix, .. } = work;
+                let mut start = 0;
+                while start < c {
+                    let end = c.min(start + LANES);
+                    let mut sum = [own; LANES];
+                    for (k, &factor) in factors.iter().enumerate() {
+                        for (s, &r) in sum.iter_mut().zip(&ratios[k * c + start..k * c + end]) {
+                            *s += factor * r;
+                        }
+                    }
+                    for i in start..end {
+                        mix[i] = sum[i - start] * self.base[i];
+                        out[i] = ln(mix[i]);
+                    }
+                    start = end;
                 }
             },
         );
         if self.config.kappa.is_finite() {
             let mut pi: Vec<f64> = work.mix.iter().map(|&m| m as f64 / c as f64).collect();
             cap_kl(&mut pi, &self.start, self.config.kappa);
-            for (m, p) in work.mix.iter_mut().zip(pi) {
+            for ((m, o), p) in work.mix.iter_mut().zip(out).zip(pi) {
                 *m = (p * c as f64) as f32;
+                *o = ln(*m);
             }
         }
-        vectorised(
-            #[inline(always)]
-            || {
-                for (o, &m) in out.iter_mut().zip(&work.mix) {
-                    *o = ln(m);
-                }
-            },
-        );
     }
 
     /// softmax(w + b) over the experts.
-    fn mixture(&self) -> Vec<f64> {
-        let logits: Vec<f64> = self
-            .weights
-            .iter()
-            .enumerate()
-            .map(|(k, w)| w + if k == 0 { self.config.uniform_bias } else { 0.0 })
-            .collect();
-        let best = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let mut e: Vec<f64> = logits.iter().map(|l| (l - best).exp()).collect();
-        let sum: f64 = e.iter().sum();
-        e.iter_mut().for_each(|v| *v /= sum);
-        e
+    fn mixture(&self) -> [f64; MAX_EXPERTS + 1] {
+        let n = self.weights.len();
+        let mut mixed = [0.0; MAX_EXPERTS + 1];
+        mixed[..n].copy_from_slice(&self.weights);
+        mixed[0] += self.config.uniform_bias;
+        let best = mixed[..n].iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let mut sum = 0.0;
+        for w in &mut mixed[..n] {
+            *w = (*w - best).exp();
+            sum += *w;
+        }
+        mixed.iter_mut().for_each(|w| *w /= sum);
+        mixed
     }
 
     /// Learns from a sample that any row may teach: weighs the experts, then counts the adapted posterior of
@@ -303,10 +291,11 @@ impl Prior {
     }
 
     pub(super) fn load_local(&mut self, work: &mut PriorWork, state: &State) -> Result<()> {
-        self.kl = state.scalar("local.prior.kl")?;
+        self.kl = checked_counts("local.prior.kl", state, 1)?[0];
         self.weights = state.get_n::<f64>("local.prior.weights", self.weights.len())?.to_vec();
         if self.config.rule == PriorRule::Dirichlet {
-            self.log_ratio = state.get_n::<f32>("local.prior.log_ratio", self.classes)?.to_vec();
+            let log_ratio = state.within::<f32>("local.prior.log_ratio", self.classes, -1e3..=1e3)?;
+            self.log_ratio = log_ratio.to_vec();
         }
         if !self.experts.is_empty() {
             let counts = checked_counts("local.prior.counts", state, self.experts.len() * self.classes)?;
@@ -314,26 +303,35 @@ impl Prior {
             for (k, expert) in self.experts.iter_mut().enumerate() {
                 expert.counts.copy_from_slice(&counts[k * self.classes..][..self.classes]);
                 [expert.scale, expert.total, expert.spread] = ones.as_chunks().0[k];
-                if expert.scale <= 0.0 {
-                    return Err(Error::state("local.prior.ones: a scale is not positive"));
+                if !(MIN_SCALE..=1.0).contains(&expert.scale) {
+                    return Err(Error::state("local.prior.ones: a scale out of range"));
+                }
+                // No class, and no spread, holds more than all.
+                let all = 1.001 * expert.total + 1e-6;
+                let fits = |(count, start): (&f64, &f64)| count * expert.scale * start <= all;
+                if expert.spread * expert.scale > all || !expert.counts.iter().zip(&self.start).all(fits) {
+                    return Err(Error::state("local.prior.counts: more than their total"));
                 }
             }
-            work.mix = state.get::<f32>("local.prior.mix")?.to_vec();
-            if !work.mix.is_empty() && work.mix.len() != self.classes {
-                return Err(Error::state("local.prior.mix has the wrong length"));
-            }
+            let mix = state.get::<f32>("local.prior.mix")?;
+            let len = if mix.is_empty() { 0 } else { self.classes };
+            work.mix =
+                state.within::<f32>("local.prior.mix", len, 0.0..=1.001 * self.classes as f64)?.to_vec();
         }
         Ok(())
     }
 }
 
-/// Values that count something: none may be negative.
+/// Values that count something: none may be negative, or beyond what a stream can hold.
 pub(super) fn checked_counts(name: &str, state: &State, len: usize) -> Result<Vec<f64>> {
-    let values = state.get_n::<f64>(name, len)?;
-    if values.iter().any(|&v| v < 0.0) {
-        return Err(Error::state(format!("{name} holds a negative count")));
-    }
-    Ok(values.to_vec())
+    Ok(state.within::<f64>(name, len, 0.0..=1e30)?.to_vec())
+}
+
+/// Sums of unit vectors, one per count: none can be longer than its count.
+pub(super) fn checked_sums(name: &str, sums: &[f64], counts: &[f64]) -> Result<()> {
+    let dim = sums.len() / counts.len();
+    let fits = sums.chunks(dim).zip(counts).all(|(sum, n)| sum.iter().all(|s| s.abs() <= 1.001 * n + 1e-6));
+    if fits { Ok(()) } else { Err(Error::state(format!("{name} holds a sum longer than its count"))) }
 }
 
 #[inline(always)]
@@ -361,12 +359,12 @@ fn dead_zone_pass(
     counts: &[f64],
     slope: f64,
     offset: f32,
-    zone: f32,
+    up: f32,
     base: &[f32],
     text: &[f32],
     ratios: &mut [f32],
 ) -> (f32, f32) {
-    let (up, down) = (zone.exp(), (-zone).exp());
+    let down = 1.0 / up;
     let one = |count: f64| {
         let x = (slope * count) as f32 + offset;
         let high = x * down;

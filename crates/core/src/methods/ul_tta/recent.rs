@@ -171,7 +171,13 @@ impl Recent {
         (0..n.min(self.len)).map(|age| self.at(self.slot(age)))
     }
 
-    /// A sample by its id. Ids grow, so it is a binary search by age.
+    /// Whether ids grow, as they do where samples enter on arrival.
+    pub(super) fn is_ordered(&self) -> bool {
+        let ids = || self.newest(self.len).map(|s| s.id);
+        ids().zip(ids().skip(1)).all(|(young, old)| young > old)
+    }
+
+    /// A sample by its id. Ids must grow: it is a binary search by age.
     pub(super) fn find(&self, id: u64) -> Option<Sample<'_>> {
         let (mut young, mut old) = (0, self.len);
         while young < old {
@@ -213,21 +219,22 @@ impl Recent {
         let name = |part: &str| format!("{prefix}{part}");
         let ids = state.get::<u64>(&name("ids"))?;
         let counts = state.get_n::<u32>(&name("counts"), ids.len())?;
-        let fits = ids.len() <= self.capacity
-            && counts.iter().all(|&c| c as usize <= self.width)
-            && ids.windows(2).all(|w| w[0] < w[1]);
+        let fits =
+            ids.len() <= self.capacity && counts.iter().all(|&c| (1..=self.width).contains(&(c as usize)));
         if !fits {
-            return Err(Error::state(format!("{prefix}: rows out of order, too many or too wide")));
+            return Err(Error::state(format!("{prefix}counts: rows too many or too wide")));
         }
         let total = counts.iter().map(|&c| c as usize).sum();
         let classes = state.get_n::<u32>(&name("classes"), total)?;
         if classes.iter().any(|&c| c as usize >= n_classes) {
             return Err(Error::state(format!("{prefix}classes: a class out of range")));
         }
-        let text = state.get_n::<f32>(&name("text"), total)?;
-        let image = state.get_n::<f32>(&name("image"), total)?;
-        let prior = state.get_n::<f32>(&name("prior"), total)?;
-        let ones = state.get_n::<f32>(&name("ones"), ids.len() * ONES)?;
+        // Products of these stay finite.
+        let numbers = |part: &str, len: usize| state.within::<f32>(&name(part), len, -1e12..=1e12);
+        let text = numbers("text", total)?;
+        let image = numbers("image", total)?;
+        let prior = numbers("prior", total)?;
+        let ones = numbers("ones", ids.len() * ONES)?;
         let features =
             if self.dim > 0 { state.get_n::<f32>(&name("features"), ids.len() * self.dim)? } else { &[] };
         let mut fresh = Self::new(self.capacity, self.width, self.dim);

@@ -1,0 +1,71 @@
+//! The `ultta` command line: one file per subcommand, glue and flags only.
+
+mod anchors;
+mod answers;
+mod completions;
+mod config;
+mod demo;
+mod eval;
+mod failure;
+mod inspect;
+mod interrupt;
+mod methods;
+mod output;
+mod pipe;
+mod report;
+mod run;
+mod settings;
+mod suite;
+mod summary;
+mod terminal_plot;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Adapts a frozen zero-shot classifier (CLIP and its kin) to the stream it sees.
+#[derive(Parser)]
+#[command(name = "ultta", version, propagate_version = true, after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  ultta demo
+  ultta run --features features.safetensors --head head.safetensors --shuffle 0
+  ultta run --features features.npy --head head.safetensors --out predictions.csv
+  encoder | ultta run --features - --head head.safetensors | consumer
+  ultta inspect head.safetensors
+  ultta config --default > ultta.toml";
+
+#[derive(Subcommand)]
+enum Command {
+    Demo(demo::Args),
+    Run(Box<run::Args>),
+    Eval(Box<eval::Args>),
+    Report(report::Args),
+    Suite(suite::Args),
+    Inspect(inspect::Args),
+    Methods(methods::Args),
+    Config(config::Args),
+    Completions(completions::Args),
+}
+
+/// Runs the command line on these arguments, the program's name first. Wrong usage ends the process, as help does.
+pub fn main_from(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let done = match Cli::parse_from(args).command {
+        Command::Demo(args) => demo::main(args),
+        Command::Run(args) => run::main(*args),
+        Command::Eval(args) => eval::main(*args),
+        Command::Report(args) => report::main(args),
+        Command::Suite(args) => suite::main(args),
+        Command::Inspect(args) => inspect::main(args),
+        Command::Methods(args) => methods::main(args),
+        Command::Config(args) => config::main(args),
+        Command::Completions(args) => completions::main(args),
+    };
+    done.unwrap_or_else(failure::report)
+}

@@ -1,0 +1,272 @@
+//! Real feature streams, where they are present: what the default promises its users, and what the guard does.
+//!
+//! The streams lie beside the workspace in `../shared/data`; without them every test here says so and passes. All
+//! figures are in percent, means over two shuffles. Labels are read here only: the library never sees them.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use common::{Rng, config};
+use safetensors::SafeTensors;
+use ultta::guard::Standing;
+use ultta::{Config, FeatureFile, Features, Head, Health, Input, Session, State};
+
+const SEEDS: u64 = 2;
+
+struct Pack {
+    name: String,
+    head: Arc<Head>,
+    features: Features<'static>,
+    labels: Vec<usize>,
+}
+
+impl Pack {
+    fn open(name: &str, folder: &Path) -> Self {
+        let path = folder.join("features.safetensors");
+        let features = FeatureFile::open(&path).unwrap().read_all(false).unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        let file = SafeTensors::deserialize(&bytes).unwrap();
+        let labels = file.tensor("labels").unwrap();
+        let labels = labels.data().as_chunks().0.iter().map(|&b| i64::from_le_bytes(b) as usize).collect();
+        let head = Arc::new(Head::load(folder.join("head.safetensors")).unwrap());
+        Self { name: name.into(), head, features, labels }
+    }
+}
+
+/// The packs, or `None` where there are none.
+fn packs() -> Option<&'static [Pack]> {
+    static PACKS: OnceLock<Vec<Pack>> = OnceLock::new();
+    let packs = PACKS.get_or_init(|| {
+        let data = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
+        let folders = |path: &Path| {
+            let entries = std::fs::read_dir(path).into_iter().flatten();
+            let mut all: Vec<PathBuf> = entries.map(|e| e.unwrap().path()).filter(|p| p.is_dir()).collect();
+            all.sort();
+            all
+        };
+        folders(&data)
+            .iter()
+            .flat_map(|dataset| folders(dataset).into_iter().map(move |encoder| (dataset.clone(), encoder)))
+            .map(|(dataset, encoder)| Pack::open(dataset.file_name().unwrap().to_str().unwrap(), &encoder))
+            .collect()
+    });
+    if packs.is_empty() {
+        println!("skipped: no real feature streams in ../shared/data");
+        return None;
+    }
+    assert_eq!(packs.len(), 9, "the nine streams are all there, or none is");
+    Some(packs)
+}
+
+fn pack(name: &str) -> Option<&'static Pack> {
+    packs().map(|packs| packs.iter().find(|p| p.name == name).unwrap())
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Order {
+    File,
+    Shuffled,
+    Sorted,
+    /// Only a fifth of the classes occur.
+    Partial,
+}
+
+fn order(pack: &Pack, order: Order, seed: u64) -> Vec<usize> {
+    let mut rng = Rng(seed * 1000 + 17);
+    let classes = pack.head.n_classes();
+    let mut rows: Vec<usize> = (0..pack.labels.len()).collect();
+    if order == Order::File {
+        return rows;
+    }
+    let mut rank: Vec<usize> = (0..classes).collect();
+    rng.shuffle(&mut rank);
+    rng.shuffle(&mut rows);
+    match order {
+        Order::Sorted => rows.sort_by_key(|&i| rank[pack.labels[i]]),
+        Order::Partial => {
+            let kept = (classes as f64 * 0.2).round().max(2.0) as usize;
+            rows.retain(|&i| rank[pack.labels[i]] < kept);
+        }
+        _ => {}
+    }
+    rows
+}
+
+/// Top-1 and ECE of one run, in percent: zero-shot and adapted.
+#[derive(Clone, Copy, Debug, Default)]
+struct Figures {
+    top1: [f64; 2],
+    ece: [f64; 2],
+}
+
+impl Figures {
+    fn gain(&self) -> f64 {
+        self.top1[1] - self.top1[0]
+    }
+
+    fn mean(all: impl Iterator<Item = Figures> + Clone) -> Figures {
+        let n = all.clone().count() as f64;
+        all.fold(Figures::default(), |sum, f| Figures {
+            top1: [0, 1].map(|i| sum.top1[i] + f.top1[i] / n),
+            ece: [0, 1].map(|i| sum.ece[i] + f.ece[i] / n),
+        })
+    }
+}
+
+/// Confidence and correctness in 15 bins of equal width.
+fn ece(answers: &[(f32, bool)]) -> f64 {
+    let mut bins = [0.0f64; 15];
+    for &(prob, right) in answers {
+        bins[((prob * 15.0) as usize).min(14)] += prob as f64 - f64::from(u8::from(right));
+    }
+    100.0 * bins.iter().map(|gap| gap.abs()).sum::<f64>() / answers.len() as f64
+}
+
+fn play(session: &mut Session, pack: &Pack, rows: &[usize]) -> (Figures, Health) {
+    let features = pack.features.select(rows);
+    let step = session.step_with(&Input { keep_scores: false, ..Input::new(&features) }).unwrap();
+    let answers = |adapted: bool| -> Vec<(f32, bool)> {
+        let answer = |r: &ultta::session::Row| {
+            if adapted { (r.prob, r.label) } else { (r.zero_shot.prob, r.zero_shot.label) }
+        };
+        step.rows.iter().zip(rows).map(|(r, &i)| (answer(r).0, answer(r).1 == pack.labels[i])).collect()
+    };
+    let top1 = |a: &[(f32, bool)]| 100.0 * a.iter().filter(|a| a.1).count() as f64 / a.len() as f64;
+    let both = [answers(false), answers(true)];
+    let figures = Figures { top1: [top1(&both[0]), top1(&both[1])], ece: [ece(&both[0]), ece(&both[1])] };
+    (figures, step.health)
+}
+
+fn run(config: &Config, pack: &Pack, order_: Order, seed: u64) -> (Figures, Health) {
+    let mut session = Session::new(pack.head.clone(), config).unwrap();
+    play(&mut session, pack, &order(pack, order_, seed))
+}
+
+/// The default on every pack in one order, means over the shuffles. The guard must stay silent.
+fn default_on_all(order_: Order) -> Option<Vec<(&'static str, Figures)>> {
+    let config = Config::default();
+    let mut all = Vec::new();
+    for pack in packs()? {
+        let seeds = if order_ == Order::File { 1 } else { SEEDS };
+        let runs: Vec<Figures> = (0..seeds)
+            .map(|seed| {
+                let (figures, health) = run(&config, pack, order_, seed);
+                assert_eq!(
+                    (health.guard_fired, health.standing),
+                    (0, Standing::Healthy),
+                    "{} {order_:?}",
+                    pack.name
+                );
+                figures
+            })
+            .collect();
+        let mean = Figures::mean(runs.into_iter());
+        println!(
+            "{order_:?} {:20} top-1 {:.2?} ({:+.2}), ECE {:.2?}",
+            pack.name,
+            mean.top1,
+            mean.gain(),
+            mean.ece
+        );
+        all.push((pack.name.as_str(), mean));
+    }
+    let mean = Figures::mean(all.iter().map(|a| a.1));
+    println!("{order_:?} mean {:+.2}, ECE {:.3}x", mean.gain(), mean.ece[1] / mean.ece[0]);
+    Some(all)
+}
+
+#[test]
+fn shuffled_streams_gain_and_none_is_harmed() {
+    let Some(all) = default_on_all(Order::Shuffled) else { return };
+    for (name, f) in &all {
+        assert!(f.gain() >= -0.3, "{name}: {:+.2}", f.gain());
+        assert!(f.ece[1] <= f.ece[0] + 2.0, "{name}: ECE {:.2?}", f.ece);
+    }
+    let mean = Figures::mean(all.iter().map(|a| a.1));
+    assert!(mean.gain() >= 1.6, "{:+.2}", mean.gain());
+    assert!(mean.ece[1] <= 0.83 * mean.ece[0], "ECE {:.2?}", mean.ece);
+}
+
+#[test]
+fn class_sorted_streams_gain_most() {
+    let Some(all) = default_on_all(Order::Sorted) else { return };
+    for (name, f) in &all {
+        assert!(f.gain() >= -0.5, "{name}: {:+.2}", f.gain());
+    }
+    let mean = Figures::mean(all.iter().map(|a| a.1));
+    assert!(mean.gain() >= 9.0, "{:+.2}", mean.gain());
+    assert!(mean.ece[1] <= 0.6 * mean.ece[0], "ECE {:.2?}", mean.ece);
+}
+
+#[test]
+fn streams_without_most_classes_gain() {
+    let Some(all) = default_on_all(Order::Partial) else { return };
+    let mean = Figures::mean(all.iter().map(|a| a.1));
+    assert!(mean.gain() >= 1.1, "{:+.2}", mean.gain());
+}
+
+#[test]
+fn the_guard_is_silent_in_file_order() {
+    default_on_all(Order::File);
+}
+
+#[test]
+fn domains_in_a_row_without_reset() {
+    let (Some(art), Some(cartoon)) = (pack("pacs-art_painting"), pack("pacs-cartoon")) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state");
+    let mut means = Vec::new();
+    for seed in 0..SEEDS {
+        Session::new(art.head.clone(), &Config::default()).unwrap().state().save(&path).unwrap();
+        let figures: Vec<Figures> = [art, cartoon, art]
+            .into_iter()
+            .enumerate()
+            .map(|(i, pack)| {
+                let mut session = Session::resume(pack.head.clone(), &State::load(&path).unwrap()).unwrap();
+                let rows = order(pack, Order::Shuffled, seed * 10 + i as u64);
+                let (figures, health) = play(&mut session, pack, &rows);
+                assert_eq!(health.guard_fired, 0);
+                session.state().save(&path).unwrap();
+                figures
+            })
+            .collect();
+        means.push(figures);
+    }
+    let domain = |i: usize| Figures::mean(means.iter().map(|f| f[i]));
+    for i in 0..3 {
+        println!("domain {i}: {:.2?}", domain(i));
+        assert!(domain(i).gain() >= -0.3, "domain {i}: {:+.2}", domain(i).gain());
+    }
+    assert!(domain(2).top1[1] >= domain(0).top1[1], "{:?} then {:?}", domain(0), domain(2));
+}
+
+#[test]
+fn the_guard_saves_the_published_rules_without_guards() {
+    let Some(pack) = pack("imagenet6k") else { return };
+    let reckless = [("prototypes.rho", "inf"), ("prior.kappa", "inf"), ("temperature.beta", "0")];
+    let guarded = run(&config("ul-tta:paper", &reckless), pack, Order::Shuffled, 0);
+    let mut unguarded = reckless.to_vec();
+    unguarded.push(("guard.enabled", "false"));
+    let collapsed = run(&config("ul-tta:paper", &unguarded), pack, Order::Shuffled, 0);
+    println!("unguarded {:.2?}, guarded {:.2?}", collapsed.0, guarded.0);
+    println!("{:?}", guarded.1);
+    assert_eq!(collapsed.1.guard_fired, 0);
+    assert!(collapsed.0.gain() < -20.0, "it collapses: {:+.2}", collapsed.0.gain());
+    assert!(guarded.1.guard_fired > 0);
+    assert!(guarded.0.gain() > -5.0, "it is saved: {:+.2}", guarded.0.gain());
+    assert!(guarded.1.effective_classes > 0.7 * guarded.1.effective_classes_zero_shot);
+}
+
+#[test]
+fn the_published_rules_with_their_guards_need_no_saving() {
+    let Some(packs) = packs() else { return };
+    let paper = Config::named("ul-tta:paper").unwrap();
+    for pack in packs.iter().filter(|p| p.name != "imagenet6k") {
+        let (figures, health) = run(&paper, pack, Order::Shuffled, 0);
+        println!("paper {:20} {:+.2}", pack.name, figures.gain());
+        assert_eq!(health.guard_fired, 0, "{}", pack.name);
+        assert!(health.max_prior_kl <= 0.07 + 1e-9 && health.max_movement <= 0.0101, "{health:?}");
+    }
+}

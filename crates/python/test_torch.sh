@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# The tests that need PyTorch, open_clip and transformers (some gigabytes to download), in a fresh virtual
+# environment. Arguments go to pytest.
+set -euo pipefail
+root=$(cd "$(dirname "$0")/../.." && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+python3 -m venv "$work/venv"
+"$work/venv/bin/pip" install --quiet --disable-pip-version-check \
+    'maturin>=1.9.4,<2' numpy pytest torch open_clip_torch transformers
+cd "$root"
+PATH="$work/venv/bin:$PATH" maturin build --release --quiet --out "$work/wheels"
+"$work/venv/bin/pip" install --quiet --disable-pip-version-check "$work"/wheels/ultta-*.whl
+PATH="$work/venv/bin:$PATH" "$work/venv/bin/python" -m pytest -q -p no:cacheprovider crates/python/tests_torch "$@"
