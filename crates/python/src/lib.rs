@@ -30,7 +30,7 @@ mod _ultta {
     #[pymodule_export]
     use crate::head::{_head_from_bytes, Head};
     #[pymodule_export]
-    use crate::session::{_restore_session, Session};
+    use crate::session::{_core_seconds, _restore_session, Session};
     #[pymodule_export]
     use crate::state::{_state_from_bytes, State};
     #[pymodule_export]
