@@ -540,10 +540,12 @@ impl UlTta {
         self.recent_since = 0;
     }
 
-    /// The recent samples that a fit looks at.
-    fn fit_rows(&self, window: usize) -> impl Iterator<Item = Sample<'_>> {
-        let step = window.min(self.recent.len()).div_ceil(FIT_ROWS).max(1);
-        self.recent.newest(window).step_by(step).filter(|s| s.one.teaches > 0.0)
+    /// The recent samples that a fit looks at: those that may teach, and of many every second, third, …
+    fn fit_rows(&self, window: usize, wanted: impl Fn(&Sample<'_>) -> bool) -> Vec<Sample<'_>> {
+        let all: Vec<Sample<'_>> =
+            self.recent.newest(window).filter(|s| s.one.teaches > 0.0 && wanted(s)).collect();
+        let step = all.len().div_ceil(FIT_ROWS).max(1);
+        all.into_iter().step_by(step).collect()
     }
 
     /// The image branch's temperature `a`: cross-entropy between the frozen posterior under the prior and
@@ -551,11 +553,12 @@ impl UlTta {
     /// posterior's information the branch foretold, beyond the prior.
     fn fit_image_branch(&mut self) {
         let p = &self.config.prototypes;
-        let rows = || self.fit_rows(p.scale_window).filter(|s| s.one.has_image > 0.0);
-        let scored = self.recent.newest(p.scale_window).filter(|s| s.one.has_image > 0.0).count();
-        if scored < p.scale_min_rows.max(1) {
+        let scored = |s: &Sample<'_>| s.one.has_image > 0.0 && s.one.teaches > 0.0;
+        if self.recent.newest(p.scale_window).filter(scored).count() < p.scale_min_rows.max(1) {
             return;
         }
+        let fitted_to = self.fit_rows(p.scale_window, scored);
+        let rows = || fitted_to.iter().copied();
         let line_of = |s: &Sample<'_>, line: &mut Line| {
             line.start(s);
             line.x.copy_from_slice(s.image);
@@ -596,7 +599,11 @@ impl UlTta {
         if self.labelled.len() > 0 || t.cal == CalRule::Fixed {
             return;
         }
-        let rows = || self.fit_rows(t.cal_window);
+        let fitted_to = self.fit_rows(t.cal_window, |_| true);
+        if fitted_to.is_empty() {
+            return;
+        }
+        let rows = || fitted_to.iter().copied();
         let line_of = |s: &Sample<'_>, line: &mut Line| self.calibration_line(s, line);
         let bounds = (t.cal_min, t.cal_max);
         let matched = match_posterior(rows, line_of, self.tau_match, bounds, 0.3, 0.0);
