@@ -125,7 +125,7 @@ pub(crate) fn dot_f64(a: &[f32], b: &[f32]) -> f64 {
 
 /// `sum += weight * row` into an f64 accumulator.
 pub(crate) fn accumulate(sum: &mut [f64], weight: f64, row: &[f32]) {
-    Arch::new().dispatch(
+    vectorised(
         #[inline(always)]
         || {
             for (s, &z) in sum.iter_mut().zip(row) {
@@ -160,7 +160,7 @@ fn dot_i16(row: &[i16], z: &[f32]) -> f32 {
 
 /// `out[i] = ⟨rows[index[i]], z⟩` over a matrix of 16-bit rows.
 pub(crate) fn gather_dots_i16(rows: &[i16], dim: usize, index: &[u32], z: &[f32], out: &mut [f32]) {
-    Arch::new().dispatch(
+    vectorised(
         #[inline(always)]
         || {
             for (o, &c) in out.iter_mut().zip(index) {
@@ -244,10 +244,21 @@ pub(crate) fn ln(x: f32) -> f32 {
     m + y + e * 0.693_359_4
 }
 
-/// Runs an element-wise pass with the widest vectors this CPU has.
+/// Runs an element-wise pass with the widest vectors this CPU has. Mark the closure `#[inline(always)]`: it must
+/// become part of the function that was compiled for them.
 #[inline(always)]
-pub(crate) fn vectorised<R>(pass: impl FnOnce() -> R) -> R {
-    Arch::new().dispatch(pass)
+pub(crate) fn vectorised<R>(pass: impl FnMut() -> R) -> R {
+    // Called as `FnMut`: the shim that calls such a closure as `FnOnce` would not be inlined.
+    struct Pass<F>(F);
+    impl<R, F: FnMut() -> R> WithSimd for Pass<F> {
+        type Output = R;
+
+        #[inline(always)]
+        fn with_simd<S: Simd>(mut self, _simd: S) -> R {
+            (self.0)()
+        }
+    }
+    Arch::new().dispatch(Pass(pass))
 }
 
 #[cfg(test)]

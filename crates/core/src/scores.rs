@@ -179,7 +179,7 @@ pub fn softmax(row: &[f32], tau: f32, probs: &mut [f32]) {
                 lanes[i] += *out;
             }
             let sum = sum_lanes(lanes);
-            for p in probs {
+            for p in probs.iter_mut() {
                 *p /= sum;
             }
         },

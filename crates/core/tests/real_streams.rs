@@ -13,7 +13,7 @@ use safetensors::SafeTensors;
 use ultta::guard::Standing;
 use ultta::{Config, FeatureFile, Features, Head, Health, Input, Session, State};
 
-const SEEDS: u64 = 2;
+const SEEDS: u64 = 5;
 
 struct Pack {
     name: String,

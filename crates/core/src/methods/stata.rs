@@ -136,7 +136,7 @@ fn add_squares(x: &[f32], w: &[f32], weight: f64, sums: &mut [f64]) {
     vectorised(
         #[inline(always)]
         || {
-            for ((&x, &w), s) in x.iter().zip(w).zip(sums) {
+            for ((&x, &w), s) in x.iter().zip(w).zip(sums.iter_mut()) {
                 let off = x as f64 - w as f64;
                 *s += weight * off * off;
             }
@@ -149,7 +149,7 @@ fn moments(x: &[f32], weight: f64, first: &mut [f64], second: &mut [f64]) {
     vectorised(
         #[inline(always)]
         || {
-            for ((&x, m), s) in x.iter().zip(first).zip(second) {
+            for ((&x, m), s) in x.iter().zip(first.iter_mut()).zip(second.iter_mut()) {
                 let x = x as f64;
                 *m += weight * x;
                 *s += weight * x * x;

@@ -655,20 +655,27 @@ impl UlTta {
         let strength = self.config.feedback.prior_strength;
         let count = self.labelled.len() as f64;
         let mut line = Line::default();
-        let fitted = newton(self.tau_cal, (t.cal_min, t.cal_max), 0.3, 0.0, |tau| {
-            let (mut slope, mut curvature) = (0.0, 0.0);
-            for (s, label) in self.labelled.newest(LABELLED).zip(self.labels.iter().rev()) {
-                self.calibration_line(&s, &mut line);
-                let entry = s.classes.iter().position(|c| c == label).unwrap_or(s.classes.len());
-                let m = line.moments(tau as f32);
-                slope += m.mean - line.x[entry] as f64;
-                curvature += m.variance;
-            }
-            let log = tau.ln();
-            slope += strength * log / tau;
-            curvature += strength * ((1.0 - log) / (tau * tau)).max(0.0);
-            (slope / count, curvature / count)
-        });
+        let fitted = newton(
+            self.tau_cal,
+            (t.cal_min, t.cal_max),
+            0.3,
+            0.0,
+            #[inline(always)]
+            |tau| {
+                let (mut slope, mut curvature) = (0.0, 0.0);
+                for (s, label) in self.labelled.newest(LABELLED).zip(self.labels.iter().rev()) {
+                    self.calibration_line(&s, &mut line);
+                    let entry = s.classes.iter().position(|c| c == label).unwrap_or(s.classes.len());
+                    let m = line.moments(tau as f32);
+                    slope += m.mean - line.x[entry] as f64;
+                    curvature += m.variance;
+                }
+                let log = tau.ln();
+                slope += strength * log / tau;
+                curvature += strength * ((1.0 - log) / (tau * tau)).max(0.0);
+                (slope / count, curvature / count)
+            },
+        );
         self.tau_cal = fitted;
     }
 
@@ -842,16 +849,23 @@ fn match_posterior<'a, I: Iterator<Item = Sample<'a>>>(
     if n == 0.0 {
         return start;
     }
-    newton(start, bounds, relative_step, absolute_step, |t| {
-        let (mut mean, mut variance) = (0.0, 0.0);
-        for s in rows() {
-            line_of(&s, &mut line);
-            let m = line.moments(t as f32);
-            mean += m.mean;
-            variance += m.variance;
-        }
-        ((mean - wanted) / n, variance / n)
-    })
+    newton(
+        start,
+        bounds,
+        relative_step,
+        absolute_step,
+        #[inline(always)]
+        |t| {
+            let (mut mean, mut variance) = (0.0, 0.0);
+            for s in rows() {
+                line_of(&s, &mut line);
+                let m = line.moments(t as f32);
+                mean += m.mean;
+                variance += m.variance;
+            }
+            ((mean - wanted) / n, variance / n)
+        },
+    )
 }
 
 /// Accuracy told by the shape of the margins alone, free of their scale: if they are |N(μ, σ)|, with the right

@@ -134,20 +134,27 @@ impl Prior {
                 let own = weights[0] as f32;
                 let factors = &factors[..self.experts.len()];
                 let PriorWork { ratios, mix, .. } = work;
-                let mut start = 0;
-                while start < c {
-                    let end = c.min(start + LANES);
+                let whole = c / LANES * LANES;
+                for start in (0..whole).step_by(LANES) {
                     let mut sum = [own; LANES];
                     for (k, &factor) in factors.iter().enumerate() {
-                        for (s, &r) in sum.iter_mut().zip(&ratios[k * c + start..k * c + end]) {
-                            *s += factor * r;
+                        let r: &[f32; LANES] =
+                            ratios[k * c + start..][..LANES].try_into().expect("a whole chunk");
+                        for i in 0..LANES {
+                            sum[i] += factor * r[i];
                         }
                     }
-                    for i in start..end {
-                        mix[i] = sum[i - start] * self.base[i];
-                        out[i] = ln(mix[i]);
+                    let base: &[f32; LANES] = self.base[start..][..LANES].try_into().expect("a whole chunk");
+                    let (m, o) = (&mut mix[start..][..LANES], &mut out[start..][..LANES]);
+                    for i in 0..LANES {
+                        m[i] = sum[i] * base[i];
+                        o[i] = ln(m[i]);
                     }
-                    start = end;
+                }
+                for i in whole..c {
+                    let sum = factors.iter().enumerate().fold(own, |s, (k, f)| s + f * ratios[k * c + i]);
+                    mix[i] = sum * self.base[i];
+                    out[i] = ln(mix[i]);
                 }
             },
         );
