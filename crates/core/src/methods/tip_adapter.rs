@@ -8,7 +8,7 @@
 //!
 //! The publication searches α and β on a validation set; here they stay at its starting values for ImageNet.
 //!
-//! With `shots`, a safetensors file with `features` [n, d] and `labels` [n], it is the published method: labelled,
+//! With `shots`, a safetensors file with `features` (n × d) and `labels` (n), it is the published method: labelled,
 //! and it learns nothing from the stream. Without, it is its honest unlabelled reading: the cache holds, per
 //! pseudo-class, the 16 samples of lowest entropy that the stream has brought; a sample joins before it is
 //! scored, as in TDA.
