@@ -224,7 +224,7 @@ pub struct Vitals {
     pub tau_pred: f64,
     /// Temperature multiplier of the calibrated probabilities.
     pub tau_cal: f64,
-    /// How much the evidence from the stream may say, in [0, 1].
+    /// How much the evidence from the stream says: 0 is nothing, 1 is as much as it was fitted to.
     pub evidence_weight: f64,
     /// Bytes the method carries.
     pub state_bytes: usize,
