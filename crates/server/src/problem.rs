@@ -17,11 +17,14 @@ pub struct Problem {
     /// Seconds after which to try again, where that helps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_after: Option<u32>,
+    /// `detail` again, where the Open Inference Protocol looks for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 impl Problem {
     fn new(status: StatusCode, title: &'static str, detail: impl Into<String>) -> Self {
-        Self { status: status.as_u16(), title, detail: detail.into(), retry_after: None }
+        Self { status: status.as_u16(), title, detail: detail.into(), retry_after: None, error: None }
     }
 
     /// The body cannot be read as what it claims to be.

@@ -13,9 +13,11 @@ server=""
 cleanup() { if [ -n "$server" ]; then kill "$server" 2>/dev/null || true; wait "$server" 2>/dev/null || true; fi; }
 trap cleanup EXIT
 
-serve() { # folder, further flags: starts a server with a small simulated stream; sets $url
-  python3 "$here/further/small_head.py" "$scratch/head.safetensors" "$scratch/features.npy"
-  ULTTA_LOG=warn "$ultta" serve --head "$scratch/head.safetensors" --data-dir "$1" --port 0 "${@:2}" > "$scratch/address" 2>> "$scratch/server.log" &
+serve() { # name, further flags: starts a server with a small simulated stream; sets $url
+  rm -rf "$scratch/data-$1" "$scratch/address"
+  touch "$scratch/address"
+  python3 "$here/further/small_head.py" "$scratch/head.safetensors" "$scratch/features.npy" "$scratch/labels.json"
+  ULTTA_LOG=warn "$ultta" serve --head "$scratch/head.safetensors" --data-dir "$scratch/data-$1" --port 0 "${@:2}" > "$scratch/address" 2>> "$scratch/server.log" &
   server=$!
   for _ in $(seq 100); do grep -q listening "$scratch/address" && break; sleep 0.1; done
   url="http://$(sed -n 's/listening on //p' "$scratch/address")"
@@ -29,7 +31,7 @@ kills() { ULTTA_KILLS=45 cargo test --quiet -p ultta-cli --test serve killed_at_
 
 schema() { # every documented call with bodies made from the document: no undocumented status, no broken answer
   venv schemathesis
-  serve "$scratch/schema"
+  serve schema
   "$scratch/venv/bin/schemathesis" run "$url/openapi.json" --checks not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance \
     --exclude-path-regex '/merge$' --max-examples "${EXAMPLES:-30}" --seed 1 --request-timeout 30 --workers 1 --phases examples,coverage,fuzzing
   curl -sf "$url/healthz"; echo
@@ -38,7 +40,7 @@ schema() { # every documented call with bodies made from the document: no undocu
 
 triton() { # the Open Inference Protocol, with a client library of its own
   venv 'tritonclient[http]' numpy
-  serve "$scratch/triton"
+  serve triton
   "$scratch/venv/bin/python" "$here/further/triton_client.py" "$url" "$scratch/features.npy"
   cleanup; server=""
 }
@@ -46,8 +48,8 @@ triton() { # the Open Inference Protocol, with a client library of its own
 page() { # the dashboard in a browser: real clicks, no console errors, screenshots to look at
   [ -x "${CHROMIUM:-/usr/bin/chromium}" ] || apt-get install -y -q chromium
   [ -d "$scratch/node_modules/playwright-core" ] || npm install --silent --prefix "$scratch" playwright-core
-  ULTTA_TOKEN_ADMIN=an-admin-token-for-the-page serve "$scratch/page"
-  NODE_PATH="$scratch/node_modules" SHOTS="$scratch/screenshots" FEATURES="$scratch/features.npy" TOKEN=an-admin-token-for-the-page node "$here/further/page.js" "$url"
+  ULTTA_TOKEN_ADMIN=an-admin-token-for-the-page serve page
+  NODE_PATH="$scratch/node_modules" SHOTS="$scratch/screenshots" FEATURES="$scratch/features.npy" LABELS="$scratch/labels.json" TOKEN=an-admin-token-for-the-page node "$here/further/page.js" "$url"
   cleanup; server=""
 }
 

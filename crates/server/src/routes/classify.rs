@@ -157,6 +157,10 @@ fn from_json(
     if n > most {
         return Err(Problem::too_large(format!("a request may have {most} rows, got {n}")));
     }
+    if dim != stream.head.dim() {
+        let (expected, got) = (stream.head.dim(), dim);
+        return Err(ultta::Error::Shape { what: "feature dimension", expected, got }.into());
+    }
     let normalize = request.normalize.or(query.normalize).unwrap_or(false);
     let unit = |data: Vec<f32>| -> Result<Vec<f32>, Problem> {
         let features = if normalize { Features::normalized(data, dim) } else { Features::new(data, dim) }?;

@@ -23,6 +23,23 @@ use crate::owner::Extent;
 use crate::problem::Problem;
 use crate::routes::{Named, content_type, read};
 
+/// A refusal as the protocol words it: with a field `error`.
+pub struct Refused(Problem);
+
+impl<E: Into<Problem>> From<E> for Refused {
+    fn from(problem: E) -> Self {
+        let mut problem = problem.into();
+        problem.error = Some(problem.detail.clone());
+        Self(problem)
+    }
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        self.0.into_response()
+    }
+}
+
 /// Length of the JSON in front of binary tensors.
 static HEADER_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
 
@@ -50,9 +67,9 @@ async fn live() -> Json<Value> {
 
 /// Whether the server takes requests
 #[utoipa::path(get, path = "/v2/health/ready", tag = "open inference", responses((status = 200, description = "It does", body = Object), Refusals))]
-async fn ready(State(app): State<Arc<App>>) -> Result<Json<Value>, Problem> {
+async fn ready(State(app): State<Arc<App>>) -> Result<Json<Value>, Refused> {
     match app.stopping.load(Ordering::Acquire) {
-        true => Err(Problem::unavailable("the server is stopping")),
+        true => Err(Problem::unavailable("the server is stopping").into()),
         false => Ok(Json(json!({"ready": true}))),
     }
 }
@@ -60,7 +77,7 @@ async fn ready(State(app): State<Arc<App>>) -> Result<Json<Value>, Problem> {
 /// A stream as a model
 #[utoipa::path(get, path = "/v2/models/{stream}", tag = "open inference", params(("stream" = String, Path)),
     responses((status = 200, description = "Inputs and outputs", body = Object), Refusals), security((), ("token" = [])))]
-async fn model(State(app): State<Arc<App>>, Named(name): Named<String>) -> Result<Json<Value>, Problem> {
+async fn model(State(app): State<Arc<App>>, Named(name): Named<String>) -> Result<Json<Value>, Refused> {
     let stream = app.streams.get(&name)?;
     let outputs: Vec<Value> =
         OUTPUTS.iter().map(|o| json!({"name": o.name, "datatype": o.datatype, "shape": [-1]})).collect();
@@ -79,7 +96,7 @@ async fn model(State(app): State<Arc<App>>, Named(name): Named<String>) -> Resul
 async fn model_ready(
     State(app): State<Arc<App>>,
     Named(name): Named<String>,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<Value>, Refused> {
     app.streams.get(&name)?;
     Ok(Json(json!({"name": name, "ready": true})))
 }
@@ -187,7 +204,7 @@ async fn infer(
     Named(name): Named<String>,
     headers: HeaderMap,
     body: Body,
-) -> Result<Response, Problem> {
+) -> Result<Response, Refused> {
     let arrived = Instant::now();
     let stream = app.streams.get(&name)?;
     let limits = &app.config.limits;
@@ -202,18 +219,14 @@ async fn infer(
     };
     // The protocol's clients send binary tensors with or without a type of their own.
     if header_length.is_none() && !matches!(kind.as_str(), "application/json" | "") {
-        return Err(Problem::unsupported(format!("expected application/json, got {kind:?}")));
+        return Err(Problem::unsupported(format!("expected application/json, got {kind:?}")).into());
     }
     let bytes = read(body, limits.body_bytes, limits.request_seconds).await?;
     let (text, binary) = bytes
         .split_at_checked(header_length.unwrap_or(bytes.len()))
         .ok_or_else(|| Problem::malformed("inference-header-content-length: longer than the body"))?;
     let request: InferRequest = super::json(text)?;
-    let rows = input_rows(&request, binary, limits.batch_rows)?;
-    if rows.dim != stream.head.dim() {
-        let (expected, got) = (stream.head.dim(), rows.dim);
-        return Err(ultta::Error::Shape { what: "feature dimension", expected, got }.into());
-    }
+    let rows = input_rows(&request, binary, limits.batch_rows, stream.head.dim())?;
     let parameters = request.parameters.unwrap_or_default();
     let wanted = wanted(&request)?;
     let answers = match parameters.learn.unwrap_or(true) {
@@ -260,7 +273,12 @@ async fn infer(
     Ok((headers, body).into_response())
 }
 
-fn input_rows(request: &InferRequest, binary: &[u8], most: usize) -> Result<Rows, Problem> {
+fn input_rows(
+    request: &InferRequest,
+    binary: &[u8],
+    most: usize,
+    expected_dim: usize,
+) -> Result<Rows, Problem> {
     let [input] = &request.inputs[..] else {
         return Err(Problem::invalid(format!(
             "inputs: expected one tensor named features, got {}",
@@ -278,6 +296,11 @@ fn input_rows(request: &InferRequest, binary: &[u8], most: usize) -> Result<Rows
     };
     if n > most {
         return Err(Problem::too_large(format!("a request may have {most} rows, got {n}")));
+    }
+    if dim != expected_dim {
+        return Err(
+            ultta::Error::Shape { what: "feature dimension", expected: expected_dim, got: dim }.into()
+        );
     }
     let expected = n.checked_mul(dim).ok_or_else(|| Problem::invalid("features: impossible shape"))?;
     let size = input.parameters.unwrap_or_default().binary_data_size;

@@ -1,5 +1,5 @@
 // The dashboard in headless Chromium: real clicks, no console errors, screenshots.
-//   SHOTS=folder FEATURES=features.npy TOKEN=… node page.js URL
+//   SHOTS=folder FEATURES=features.npy LABELS=labels.json TOKEN=… node page.js URL
 const { chromium } = require("playwright-core");
 const fs = require("fs");
 const assert = require("assert");
@@ -8,6 +8,7 @@ fs.mkdirSync(shots, { recursive: true });
 const file = fs.readFileSync(process.env.FEATURES);
 const start = 10 + file.readUInt16LE(8), dim = 16;
 const row = i => Array.from({ length: dim }, (_, k) => file.readFloatLE(start + 4 * (i * dim + k)));
+const truth = JSON.parse(fs.readFileSync(process.env.LABELS, "utf8"));
 const post = async (path, body) => {
   const headers = { "content-type": "application/json", authorization: "Bearer " + token };
   const response = await fetch(url + path, { method: "POST", headers, body: JSON.stringify(body) });
@@ -19,7 +20,7 @@ const post = async (path, body) => {
   const traffic = async (from, seconds) => {
     for (let s = 0, at = from; s < seconds * 10; s++, at += 20) {
       const { rows } = await post("/v1/streams/default/classify", { features: Array.from({ length: 20 }, (_, k) => row(at + k)) });
-      await post("/v1/streams/default/feedback", { labels: rows.slice(0, 4).map(r => ({ id: r.id, label: r.zero_shot.label })) });
+      await post("/v1/streams/default/feedback", { labels: rows.slice(0, 8).map((r, k) => ({ id: r.id, label: truth[at + k] })) });
       await new Promise(done => setTimeout(done, 100));
     }
   };
@@ -42,6 +43,7 @@ const post = async (path, body) => {
   await page.waitForSelector("#c-agree svg");
   await page.waitForSelector("#c-cal table");
   assert.match(await page.textContent("#tiles"), /Samples seen1600/);
+  await page.screenshot({ path: shots + "/labels.png", fullPage: true });
   // freeze and unfreeze
   await page.click("#freeze");
   await page.waitForFunction(() => document.querySelector("#standing").textContent.startsWith("frozen"));

@@ -1,4 +1,4 @@
-"""Writes a small head and a stream of rows: python3 small_head.py HEAD.safetensors FEATURES.npy"""
+"""Writes a small head and a stream of rows: python3 small_head.py HEAD.safetensors FEATURES.npy LABELS.json"""
 
 import json
 import random
@@ -26,10 +26,12 @@ text += b" " * (-len(text) % 8)
 open(sys.argv[1], "wb").write(struct.pack("<Q", len(text)) + text + data)
 # A mix that leans towards the first classes, away from the anchors by one common shift.
 shift = [rng.gauss(0, 0.12) for _ in range(DIM)]
-rows = []
+rows, labels = [], []
 for _ in range(ROWS):
-    anchor = head[min(int(rng.expovariate(0.4)), CLASSES - 1)]
-    rows.extend(unit([a + s + rng.gauss(0, 0.22) for a, s in zip(anchor, shift)]))
+    labels.append(min(int(rng.expovariate(0.4)), CLASSES - 1))
+    anchor = head[labels[-1]]
+    rows.extend(unit([a + s + rng.gauss(0, 0.3) for a, s in zip(anchor, shift)]))
+json.dump(labels, open(sys.argv[3], "w"))
 header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({ROWS}, {DIM}), }}\n".encode()
 with open(sys.argv[2], "wb") as file:
     file.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + struct.pack(f"<{len(rows)}f", *rows))
