@@ -56,6 +56,7 @@ impl App {
         description = "Test-time adaptation of zero-shot classifiers: named streams that learn while they answer. \
                        Every refusal is a problem document (RFC 9457)."
     ),
+    components(schemas(Problem)),
     tags(
         (name = "classify", description = "Answers, with and without learning"),
         (name = "streams", description = "Create, inspect and change streams"),

@@ -29,11 +29,11 @@ venv() { # packages
 
 kills() { ULTTA_KILLS=45 cargo test --quiet -p ultta-cli --test serve killed_at_random -- --nocapture; }
 
-schema() { # every documented call with bodies made from the document: no undocumented status, no broken answer
+schema() { # every documented call with bodies made from the document: no undocumented status (no 500), no broken answer
   venv schemathesis
   serve schema
-  "$scratch/venv/bin/schemathesis" run "$url/openapi.json" --checks not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance \
-    --exclude-path-regex '/merge$' --max-examples "${EXAMPLES:-30}" --seed 1 --request-timeout 30 --workers 1 --phases examples,coverage,fuzzing
+  timeout 1200 "$scratch/venv/bin/schemathesis" run "$url/openapi.json" --checks status_code_conformance,content_type_conformance,response_schema_conformance \
+    --max-examples "${EXAMPLES:-30}" --seed 1 --request-timeout 30 --workers 1 --phases examples,coverage,fuzzing
   curl -sf "$url/healthz"; echo
   cleanup; server=""
 }

@@ -45,7 +45,7 @@ pub fn router() -> OpenApiRouter<Arc<App>> {
 /// Rows are answered in arrival order, each before it teaches. Three kinds of body: `application/json`;
 /// `application/octet-stream` with a safetensors or `.npy` file, for bulk; `application/x-ndjson`, one row a line,
 /// answered line by line while the request is still being sent.
-#[utoipa::path(post, path = "/v1/streams/{stream}/classify", tag = "classify", params(("stream" = String, Path), ClassifyQuery),
+#[utoipa::path(post, path = "/v1/streams/{stream}/classify", tag = "classify", params(("stream" = String, Path, example = "default"), ClassifyQuery),
     request_body(content((ClassifyRequest = "application/json"), (Vec<u8> = "application/octet-stream"), (String = "application/x-ndjson"))),
     responses((status = 200, description = "Answers, in order", content((ClassifyResponse<'_> = "application/json"), (String = "application/x-ndjson"))), Refusals),
     security((), ("token" = [])))]
@@ -63,7 +63,7 @@ async fn classify(
 ///
 /// Answered from the published state, which is at most a few seconds behind (`as_of`); never waits for learning.
 /// Takes the same bodies as `classify`.
-#[utoipa::path(post, path = "/v1/streams/{stream}/predict", tag = "classify", params(("stream" = String, Path), ClassifyQuery),
+#[utoipa::path(post, path = "/v1/streams/{stream}/predict", tag = "classify", params(("stream" = String, Path, example = "default"), ClassifyQuery),
     request_body(content((ClassifyRequest = "application/json"), (Vec<u8> = "application/octet-stream"), (String = "application/x-ndjson"))),
     responses((status = 200, description = "Answers, in order", content((ClassifyResponse<'_> = "application/json"), (String = "application/x-ndjson"))), Refusals),
     security((), ("token" = [])))]
@@ -342,7 +342,7 @@ async fn ask(stream: &Stream, line: Line, query: ClassifyQuery, learn: bool) -> 
 ///
 /// Needs an image model (`ultta serve --model`). Bodies: one picture as it is (`image/jpeg`, `image/png`,
 /// `application/octet-stream`), `multipart/form-data` with any number of files, or JSON with base64.
-#[utoipa::path(post, path = "/v1/streams/{stream}/pictures", tag = "classify", params(("stream" = String, Path), ClassifyQuery),
+#[utoipa::path(post, path = "/v1/streams/{stream}/pictures", tag = "classify", params(("stream" = String, Path, example = "default"), ClassifyQuery),
     request_body(content((PicturesRequest = "application/json"), (Vec<u8> = "image/jpeg"), (Vec<u8> = "image/png"), (Vec<u8> = "application/octet-stream"))),
     responses((status = 200, description = "Answers, in order", body = ClassifyResponse<'_>), Refusals), security((), ("token" = [])))]
 async fn pictures(
@@ -355,7 +355,7 @@ async fn pictures(
 }
 
 /// Answer pictures without learning from them
-#[utoipa::path(post, path = "/v1/streams/{stream}/pictures/predict", tag = "classify", params(("stream" = String, Path), ClassifyQuery),
+#[utoipa::path(post, path = "/v1/streams/{stream}/pictures/predict", tag = "classify", params(("stream" = String, Path, example = "default"), ClassifyQuery),
     request_body(content((PicturesRequest = "application/json"), (Vec<u8> = "image/jpeg"), (Vec<u8> = "image/png"), (Vec<u8> = "application/octet-stream"))),
     responses((status = 200, description = "Answers, in order", body = ClassifyResponse<'_>), Refusals), security((), ("token" = [])))]
 async fn predict_pictures(
@@ -462,7 +462,7 @@ async fn from_multipart(request: Request) -> Result<Vec<Bytes>, Problem> {
 /// Deliver labels of earlier samples
 ///
 /// By the ids of the answers. A method that has a use for labels learns from them, and calibration is reported.
-#[utoipa::path(post, path = "/v1/streams/{stream}/feedback", tag = "classify", params(("stream" = String, Path)),
+#[utoipa::path(post, path = "/v1/streams/{stream}/feedback", tag = "classify", params(("stream" = String, Path, example = "default")),
     request_body = FeedbackRequest, responses((status = 200, description = "What became of each label", body = FeedbackResponse), Refusals),
     security((), ("token" = [])))]
 async fn feedback(

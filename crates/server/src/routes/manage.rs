@@ -94,7 +94,7 @@ async fn create(
 }
 
 /// Inspect a stream
-#[utoipa::path(get, path = "/v1/streams/{stream}", tag = "streams", params(("stream" = String, Path)),
+#[utoipa::path(get, path = "/v1/streams/{stream}", tag = "streams", params(("stream" = String, Path, example = "default")),
     responses((status = 200, description = "The stream", body = StreamDetail), Refusals), security((), ("token" = [])))]
 async fn inspect(
     State(app): State<Arc<App>>,
@@ -115,7 +115,7 @@ async fn delete(State(app): State<Arc<App>>, Named(name): Named<String>) -> Resu
 }
 
 /// Back to the start
-#[utoipa::path(post, path = "/v1/streams/{stream}/reset", tag = "streams", params(("stream" = String, Path)),
+#[utoipa::path(post, path = "/v1/streams/{stream}/reset", tag = "streams", params(("stream" = String, Path, example = "default")),
     responses((status = 200, description = "The stream", body = StreamView), Refusals), security((), ("token" = [])))]
 async fn reset(State(app): State<Arc<App>>, Named(name): Named<String>) -> Result<Json<StreamView>, Problem> {
     let stream = app.streams.get(&name)?;
@@ -126,7 +126,7 @@ async fn reset(State(app): State<Arc<App>>, Named(name): Named<String>) -> Resul
 /// Stop learning
 ///
 /// Samples are answered and counted, but do not teach.
-#[utoipa::path(post, path = "/v1/streams/{stream}/freeze", tag = "streams", params(("stream" = String, Path)),
+#[utoipa::path(post, path = "/v1/streams/{stream}/freeze", tag = "streams", params(("stream" = String, Path, example = "default")),
     responses((status = 200, description = "The stream", body = StreamView), Refusals), security((), ("token" = [])))]
 async fn freeze(
     State(app): State<Arc<App>>,
@@ -138,7 +138,7 @@ async fn freeze(
 }
 
 /// Learn again
-#[utoipa::path(post, path = "/v1/streams/{stream}/unfreeze", tag = "streams", params(("stream" = String, Path)),
+#[utoipa::path(post, path = "/v1/streams/{stream}/unfreeze", tag = "streams", params(("stream" = String, Path, example = "default")),
     responses((status = 200, description = "The stream", body = StreamView), Refusals), security((), ("token" = [])))]
 async fn unfreeze(
     State(app): State<Arc<App>>,
@@ -150,7 +150,7 @@ async fn unfreeze(
 }
 
 /// List the snapshots of a stream
-#[utoipa::path(get, path = "/v1/streams/{stream}/snapshots", tag = "streams", params(("stream" = String, Path)),
+#[utoipa::path(get, path = "/v1/streams/{stream}/snapshots", tag = "streams", params(("stream" = String, Path, example = "default")),
     responses((status = 200, description = "Snapshots", body = SnapshotList), Refusals), security((), ("token" = [])))]
 async fn snapshots(
     State(app): State<Arc<App>>,
@@ -162,7 +162,7 @@ async fn snapshots(
 }
 
 /// Keep the state under a label
-#[utoipa::path(post, path = "/v1/streams/{stream}/snapshots", tag = "streams", params(("stream" = String, Path)),
+#[utoipa::path(post, path = "/v1/streams/{stream}/snapshots", tag = "streams", params(("stream" = String, Path, example = "default")),
     request_body = SnapshotRequest, responses((status = 201, description = "The snapshot", body = SnapshotView), Refusals),
     security((), ("token" = [])))]
 async fn snapshot(
@@ -197,7 +197,7 @@ async fn snapshot(
 }
 
 /// Remove a snapshot
-#[utoipa::path(delete, path = "/v1/streams/{stream}/snapshots/{label}", tag = "streams", params(("stream" = String, Path), ("label" = String, Path)),
+#[utoipa::path(delete, path = "/v1/streams/{stream}/snapshots/{label}", tag = "streams", params(("stream" = String, Path, example = "default"), ("label" = String, Path)),
     responses((status = 204, description = "It is gone"), Refusals), security((), ("token" = [])))]
 async fn remove_snapshot(
     State(app): State<Arc<App>>,
@@ -210,7 +210,7 @@ async fn remove_snapshot(
 }
 
 /// Return to a snapshot
-#[utoipa::path(post, path = "/v1/streams/{stream}/rollback", tag = "streams", params(("stream" = String, Path)),
+#[utoipa::path(post, path = "/v1/streams/{stream}/rollback", tag = "streams", params(("stream" = String, Path, example = "default")),
     request_body = RollbackRequest, responses((status = 200, description = "The stream", body = StreamView), Refusals),
     security((), ("token" = [])))]
 async fn rollback(
@@ -240,7 +240,7 @@ fn find_snapshot(stream: &Stream, label: &str) -> Result<(), Problem> {
 /// Make a second stream from this one
 ///
 /// With the same settings the state is copied. As a shadow it is shown the same traffic, and its answers are compared.
-#[utoipa::path(post, path = "/v1/streams/{stream}/clone", tag = "streams", params(("stream" = String, Path)),
+#[utoipa::path(post, path = "/v1/streams/{stream}/clone", tag = "streams", params(("stream" = String, Path, example = "default")),
     request_body = CloneStream, responses((status = 201, description = "The new stream", body = StreamView), Refusals),
     security((), ("token" = [])))]
 async fn clone(
@@ -268,7 +268,7 @@ async fn clone(
 ///
 /// JSON names a stream of this server; `application/octet-stream` is a state as `GET …/state` gives it, from any server
 /// with the same head and configuration. Evidence is added by the merge law; windows, prior and temperatures restart.
-#[utoipa::path(post, path = "/v1/streams/{stream}/merge", tag = "streams", params(("stream" = String, Path)),
+#[utoipa::path(post, path = "/v1/streams/{stream}/merge", tag = "streams", params(("stream" = String, Path, example = "default")),
     request_body(content((MergeRequest = "application/json"), (Vec<u8> = "application/octet-stream"))),
     responses((status = 200, description = "The stream", body = StreamView), Refusals), security((), ("token" = [])))]
 async fn merge(
@@ -303,7 +303,7 @@ async fn merge(
 /// Download the state
 ///
 /// A state file (safetensors), for `merge` on another server or `ultta run --load-state`.
-#[utoipa::path(get, path = "/v1/streams/{stream}/state", tag = "streams", params(("stream" = String, Path)),
+#[utoipa::path(get, path = "/v1/streams/{stream}/state", tag = "streams", params(("stream" = String, Path, example = "default")),
     responses((status = 200, description = "The state", body = Vec<u8>, content_type = "application/octet-stream"), Refusals),
     security((), ("token" = [])))]
 async fn state(State(app): State<Arc<App>>, Named(name): Named<String>) -> Result<Response, Problem> {
@@ -314,7 +314,7 @@ async fn state(State(app): State<Arc<App>>, Named(name): Named<String>) -> Resul
 }
 
 /// Classes: drift, prior, recent mix
-#[utoipa::path(get, path = "/v1/streams/{stream}/classes", tag = "streams", params(("stream" = String, Path)),
+#[utoipa::path(get, path = "/v1/streams/{stream}/classes", tag = "streams", params(("stream" = String, Path, example = "default")),
     responses((status = 200, description = "All classes", body = ClassList<'_>), Refusals), security((), ("token" = [])))]
 async fn classes(State(app): State<Arc<App>>, Named(name): Named<String>) -> Result<Response, Problem> {
     let stream = app.streams.get(&name)?;
@@ -343,7 +343,7 @@ async fn classes(State(app): State<Arc<App>>, Named(name): Named<String>) -> Res
 }
 
 /// The recent past: time axis and events
-#[utoipa::path(get, path = "/v1/streams/{stream}/history", tag = "streams", params(("stream" = String, Path)),
+#[utoipa::path(get, path = "/v1/streams/{stream}/history", tag = "streams", params(("stream" = String, Path, example = "default")),
     responses((status = 200, description = "Points and events", body = History), Refusals), security((), ("token" = [])))]
 async fn history(State(app): State<Arc<App>>, Named(name): Named<String>) -> Result<Json<History>, Problem> {
     let (points, events) = app.streams.get(&name)?.board.history();

@@ -75,7 +75,7 @@ async fn ready(State(app): State<Arc<App>>) -> Result<Json<Value>, Refused> {
 }
 
 /// A stream as a model
-#[utoipa::path(get, path = "/v2/models/{stream}", tag = "open inference", params(("stream" = String, Path)),
+#[utoipa::path(get, path = "/v2/models/{stream}", tag = "open inference", params(("stream" = String, Path, example = "default")),
     responses((status = 200, description = "Inputs and outputs", body = Object), Refusals), security((), ("token" = [])))]
 async fn model(State(app): State<Arc<App>>, Named(name): Named<String>) -> Result<Json<Value>, Refused> {
     let stream = app.streams.get(&name)?;
@@ -91,7 +91,7 @@ async fn model(State(app): State<Arc<App>>, Named(name): Named<String>) -> Resul
 }
 
 /// Whether a stream takes requests
-#[utoipa::path(get, path = "/v2/models/{stream}/ready", tag = "open inference", params(("stream" = String, Path)),
+#[utoipa::path(get, path = "/v2/models/{stream}/ready", tag = "open inference", params(("stream" = String, Path, example = "default")),
     responses((status = 200, description = "It does", body = Object), Refusals), security((), ("token" = [])))]
 async fn model_ready(
     State(app): State<Arc<App>>,
@@ -196,7 +196,7 @@ const OUTPUTS: [Output; 8] = [
 ];
 
 /// Answer rows and learn from them
-#[utoipa::path(post, path = "/v2/models/{stream}/infer", tag = "open inference", params(("stream" = String, Path)),
+#[utoipa::path(post, path = "/v2/models/{stream}/infer", tag = "open inference", params(("stream" = String, Path, example = "default")),
     request_body = InferRequest, responses((status = 200, description = "Outputs", body = InferResponse), Refusals),
     security((), ("token" = [])))]
 async fn infer(
