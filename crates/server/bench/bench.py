@@ -130,7 +130,8 @@ def rates():
     folder = args.data or str(scratch_path / "data")
     process, url = serve(folder)
     port = 18991
-    environment = dict(os.environ, HEAD_NPY=str(scratch_path / "head.npy"))
+    # One thread for its matrix products: more only get in each other's way on so few cores.
+    environment = dict(os.environ, HEAD_NPY=str(scratch_path / "head.npy"), OPENBLAS_NUM_THREADS="1")
     command = [sys.executable, "-m", "uvicorn", "fastapi_server:app", "--port", str(port), "--log-level", "warning"]
     fastapi = subprocess.Popen(command, cwd=HERE, env=environment)
     other = f"http://127.0.0.1:{port}"
