@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 use crate::adapter::{Adapter, Answer, Batch, Card, ClassDrift, Observed, Prediction, Readout, Rows, Vitals};
 use crate::gate::Gate;
-use crate::kernels::{LANES, exp, sum_lanes, vectorised};
+use crate::kernels::{LANES, exp, indices_above, sum_lanes, vectorised};
 use crate::scores::{Summary, softmax, summary};
 use crate::{Error, Head, Result, Scores, State};
 
@@ -60,6 +60,9 @@ const AHEAD: usize = 32;
 
 /// Rows that a fit looks at: of more recent samples, every second, third, …
 const FIT_ROWS: usize = 256;
+
+/// Updates become rarer as evidence grows: one per this share of the samples seen, within bounds.
+const UPDATE_SHARE: u64 = 8;
 
 /// Labelled rows that τ_cal is fitted to.
 const LABELLED: usize = 512;
@@ -407,7 +410,13 @@ impl UlTta {
         if self.updated_at.is_none() {
             self.updated_at = time;
         }
-        let due = (counts && self.since_update >= self.config.update.every) || by_time;
+        let UpdateConfig { every, every_most, .. } = self.config.update;
+        let most = match &self.prototypes {
+            Prototypes::Evidence(evidence) => every_most.min(evidence.half_life() as u64 / 2),
+            _ => every_most,
+        };
+        let enough = every.max(most.min(self.seen / UPDATE_SHARE));
+        let due = (counts && self.since_update >= enough) || by_time;
         if due {
             self.update(work);
             self.updated_at = time.or(self.updated_at);
@@ -440,17 +449,14 @@ impl UlTta {
                     // Relative to the best fused logit, which may lie beyond the range of exp.
                     let fused = |i: usize| work.candidate_text[i] + answered.one.weight * work.image[i];
                     let top = (0..work.candidates.len()).map(fused).fold(0.0, f32::max);
-                    let fade = exp(-top);
-                    if fade < 1.0 {
-                        work.text.iter_mut().for_each(|e| *e *= fade);
-                    }
-                    let has_rest = f32::from(u8::from(answered.one.rest > 0.0));
-                    let mut sum = fade * exp(answered.one.rest_text) * has_rest;
+                    let rest = if answered.one.rest > 0.0 { exp(answered.one.rest_text - top) } else { 0.0 };
+                    let sum = (0..work.candidates.len()).fold(rest, |sum, i| sum + exp(fused(i) - top));
                     for (i, &c) in work.candidates.iter().enumerate() {
-                        work.text[c as usize] = exp(fused(i) - top);
-                        sum += work.text[c as usize];
+                        let share = exp(fused(i) - top) / sum;
+                        if share >= least {
+                            shares.push((c, share));
+                        }
                     }
-                    each_above(&work.text, least * sum, |c, e| shares.push((c as u32, e / sum)));
                 }
                 Responsibilities::Adapted => {
                     let log_sum = answered.summary.log_sum;
@@ -916,7 +922,8 @@ fn choose_candidates(
         return;
     }
     let best = if moved { base.iter().copied().fold(f32::NEG_INFINITY, f32::max) } else { frozen.best };
-    each_above(base, best - config.candidate_range as f32, |c, _| candidates.push(c as u32));
+    let floor = best - config.candidate_range as f32;
+    indices_above(base, floor, candidates);
     if candidates.len() > config.candidates {
         let by_score = |a: &u32, b: &u32| base[*b as usize].total_cmp(&base[*a as usize]).then(a.cmp(b));
         candidates.select_nth_unstable_by(config.candidates - 1, by_score);
@@ -926,15 +933,15 @@ fn choose_candidates(
 }
 
 /// Calls `hit` for every value that is at least `floor`, skipping whole chunks without one.
-#[inline]
+#[inline(always)]
 fn each_above(values: &[f32], floor: f32, mut hit: impl FnMut(usize, f32)) {
     let (chunks, tail) = values.as_chunks::<LANES>();
     for (i, chunk) in chunks.iter().enumerate() {
-        let mut any = false;
+        let mut any = 0u32;
         for &v in chunk {
-            any |= v >= floor;
+            any |= u32::from(v >= floor);
         }
-        if any {
+        if any != 0 {
             for (j, &v) in chunk.iter().enumerate() {
                 if v >= floor {
                     hit(i * LANES + j, v);
