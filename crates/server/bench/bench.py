@@ -116,6 +116,7 @@ def serve(folder):
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     url = "http://" + process.stdout.readline().split()[-1]
     call(f"{url}/v1/streams", {"name": "zero", "head_of": "default", "method": "zero-shot"})
+    call(f"{url}/v1/streams", {"name": "sync", "head_of": "default", "durability": "sync"})
     return process, url
 
 
@@ -145,6 +146,7 @@ def rates():
     cases = {
         "one row, learning": (url, "/v1/streams/default/classify", ONE, json_kind, 1),
         "one row, zero-shot": (url, "/v1/streams/zero/classify", ONE, json_kind, 1),
+        "one row, learning, durability sync": (url, "/v1/streams/sync/classify", ONE, json_kind, 1),
         "one row, FastAPI": (other, "/classify", ONE, json_kind, 1),
         "64 rows, learning": (url, "/v1/streams/default/classify", BULK, binary, 64),
         "64 rows, zero-shot": (url, "/v1/streams/zero/classify", BULK, binary, 64),
@@ -153,7 +155,7 @@ def rates():
     found = {name: [] for name in cases}
     try:
         # Evidence is young and dear at the start of a stream; the figures are those of a stream in use.
-        for stream in ["default", "zero"]:
+        for stream in ["default", "zero", "sync"]:
             wrk(url, f"/v1/streams/{stream}/classify", BULK, binary, args.seconds)
         for round_ in range(args.rounds):
             names = list(cases) if round_ % 2 == 0 else list(cases)[::-1]
@@ -191,14 +193,14 @@ def soak():
     command = ["wrk", "-t1", "-c32", f"-d{args.seconds}s", "--timeout", "10s", "-s", str(HERE / "post.lua"), url]
     load = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     started = time.time()
-    print("| s | samples | resident, MB | log, MB | degraded |")
-    print("|---|---|---|---|---|")
+    print("| s | samples | resident, MB | log, MB | longest wait for the disk, ms | degraded |")
+    print("|---|---|---|---|---|---|")
     while load.poll() is None:
         time.sleep(max(1, args.seconds / 20))
         stream = call(f"{url}/v1/streams/default")
         status = stream["status"]
         row = [f"{time.time() - started:.0f}", status["health"]["seen"], f"{resident(process.pid):.0f}"]
-        print("|", " | ".join(str(v) for v in row + [f"{status['log_bytes'] / 1e6:.0f}", status["degraded"]]), "|", flush=True)
+        print("|", " | ".join(str(v) for v in row + [f"{status['log_bytes'] / 1e6:.0f}", f"{status['sync_lag_ms']:.0f}", status["degraded"]]), "|", flush=True)
     print(load.stdout.read())
     process.send_signal(signal.SIGTERM)
     process.wait()

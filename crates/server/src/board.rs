@@ -40,6 +40,8 @@ pub struct Status {
     pub shadow_agreement: Option<f64>,
     /// Of a shadow: rows that it was not shown because its queue was full.
     pub shadow_dropped: u64,
+    /// Under `interval`: the longest time so far that a record waited for the disk, in milliseconds.
+    pub sync_lag_ms: f64,
 }
 
 /// One point of the time axis: about a second of traffic.

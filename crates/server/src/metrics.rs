@@ -60,7 +60,7 @@ impl Stages {
 }
 
 /// Name, meaning, and where a stream's status has it.
-const STREAM_GAUGES: [(&str, &str, fn(&Status) -> f64); 18] = [
+const STREAM_GAUGES: [(&str, &str, fn(&Status) -> f64); 19] = [
     ("ultta_admitted_share", "Share of recent samples that the gate admitted", |s| s.health.admitted_share),
     ("ultta_flip_share", "Share of recent samples answered differently from zero-shot", |s| {
         s.health.flip_share
@@ -80,6 +80,9 @@ const STREAM_GAUGES: [(&str, &str, fn(&Status) -> f64); 18] = [
     ("ultta_seen", "Samples observed since the start of the state", |s| s.health.seen as f64),
     ("ultta_state_bytes", "Bytes a stream carries from sample to sample", |s| s.health.state_bytes as f64),
     ("ultta_log_bytes", "Bytes of log since the last base state", |s| s.log_bytes as f64),
+    ("ultta_sync_lag_seconds", "Longest time so far that a log record waited for the disk", |s| {
+        s.sync_lag_ms / 1e3
+    }),
     ("ultta_learning", "1 while samples teach, 0 while frozen", |s| f64::from(u8::from(s.learning))),
     ("ultta_degraded", "1 while the disk does not take the log and nothing is learnt", |s| {
         f64::from(u8::from(s.degraded.is_some()))

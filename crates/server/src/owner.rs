@@ -222,7 +222,8 @@ pub struct Owner {
     tried: Instant,
     /// Records since the last sync.
     unsynced: bool,
-    synced: Instant,
+    /// When the oldest of them was written.
+    oldest: Instant,
     /// Whether the published session is behind, whether a reader wants it newer.
     behind: bool,
     wanted: bool,
@@ -247,6 +248,7 @@ impl Owner {
             health: session.health(),
             shadow_agreement: None,
             shadow_dropped: 0,
+            sync_lag_ms: 0.0,
         };
         let board = Arc::new(Board::new(status, Arc::new(session.clone())));
         let keeper = Keeper::start(&parts, session.head().clone(), session.config().clone(), board.clone());
@@ -260,7 +262,7 @@ impl Owner {
             degraded: None,
             tried: Instant::now(),
             unsynced: false,
-            synced: Instant::now(),
+            oldest: Instant::now(),
             behind: false,
             wanted: false,
             published: Instant::now(),
@@ -341,7 +343,7 @@ impl Owner {
             due(RETRY, self.tried);
         }
         if self.unsynced {
-            due(self.parts.sync_interval, self.synced);
+            due(self.parts.sync_interval, self.oldest);
         }
         if self.behind {
             due(self.publish_after(), self.published);
@@ -364,11 +366,10 @@ impl Owner {
         if self.degraded.is_some() && self.tried.elapsed() >= RETRY {
             self.recover();
         }
-        if self.unsynced && self.synced.elapsed() >= self.parts.sync_interval {
-            self.synced = Instant::now();
+        if self.unsynced && self.oldest.elapsed() >= self.parts.sync_interval {
             match self.log.handle() {
                 Ok(file) => {
-                    if self.keeper.sync(file) {
+                    if self.keeper.sync(file, self.oldest) {
                         self.unsynced = false;
                     }
                 }
@@ -675,7 +676,7 @@ impl Owner {
         match self.log.commit(sync) {
             Ok(()) if !sync && !self.unsynced => {
                 self.unsynced = true;
-                self.synced = Instant::now();
+                self.oldest = Instant::now();
             }
             Ok(()) => {}
             Err(e) => self.degrade(format!("writing the log failed: {e}")),
@@ -738,7 +739,7 @@ impl Owner {
             Err(e) => return self.degrade(format!("starting a new log failed: {e}")),
         }
         if let (true, Ok(file)) = (self.unsynced, old) {
-            self.keeper.sync(file);
+            self.keeper.sync(file, self.oldest);
         }
         self.unsynced = false;
         self.keeper.base(self.session.state(), number, self.session.learning(), self.extra);
@@ -779,6 +780,7 @@ impl Owner {
             health,
             shadow_agreement: (shown > 0).then(|| agreed as f64 / shown as f64),
             shadow_dropped: self.parts.dropped.load(Ordering::Relaxed),
+            sync_lag_ms: self.keeper.notes.lag.load(Ordering::Relaxed) as f64 / 1e3,
         }
     }
 }
@@ -800,9 +802,18 @@ struct Keeper {
 }
 
 enum Chore {
-    Sync(File),
-    Base { state: State, number: u64, learning: bool, extra: Extra },
-    Publish { state: State, learning: bool },
+    /// The log, and when its oldest record that waits for this was written.
+    Sync(File, Instant),
+    Base {
+        state: State,
+        number: u64,
+        learning: bool,
+        extra: Extra,
+    },
+    Publish {
+        state: State,
+        learning: bool,
+    },
 }
 
 #[derive(Default)]
@@ -810,6 +821,8 @@ struct Notes {
     syncing: AtomicBool,
     basing: AtomicBool,
     publishing: AtomicBool,
+    /// Longest time that a record waited for the disk, in microseconds.
+    lag: AtomicU64,
     failure: Mutex<Option<String>>,
 }
 
@@ -821,8 +834,10 @@ impl Keeper {
         let work = move || {
             for chore in receiver {
                 match chore {
-                    Chore::Sync(file) => {
-                        if let Err(e) = file.sync_data() {
+                    Chore::Sync(file, since) => {
+                        let synced = file.sync_data();
+                        seen.lag.fetch_max(since.elapsed().as_micros() as u64, Ordering::Relaxed);
+                        if let Err(e) = synced {
                             *seen.failure.lock().unwrap_or_else(PoisonError::into_inner) =
                                 Some(e.to_string());
                         }
@@ -876,8 +891,8 @@ impl Keeper {
     }
 
     /// `false` while an earlier sync is under way.
-    fn sync(&self, file: File) -> bool {
-        self.send(&self.notes.syncing, || Chore::Sync(file))
+    fn sync(&self, file: File, since: Instant) -> bool {
+        self.send(&self.notes.syncing, || Chore::Sync(file, since))
     }
 
     fn base(&self, state: State, number: u64, learning: bool, extra: Extra) {

@@ -122,6 +122,14 @@ impl Stream {
         done.await.map_err(|_| self.gone())?
     }
 
+    /// Why nothing is learnt, if so.
+    pub fn degraded(&self) -> Option<String> {
+        match self.queue.is_closed() {
+            true => Some("its thread has ended; restart the server".into()),
+            false => self.board.status().degraded,
+        }
+    }
+
     /// Requests that wait.
     pub fn waiting(&self) -> usize {
         self.queue.max_capacity() - self.queue.capacity()

@@ -1,6 +1,7 @@
 //! Answers: features as JSON, binary or JSON lines; pictures; delayed labels.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use axum::Json;
@@ -28,6 +29,8 @@ use crate::streams::Stream;
 
 /// Lines of one request that are under way at once.
 const LINES_AHEAD: usize = 64;
+/// How often a quiet client's server looks whether it is stopping.
+const LOOK: Duration = Duration::from_millis(250);
 /// A longer line is no row.
 const MAX_LINE: usize = 4 << 20;
 
@@ -78,7 +81,7 @@ async fn predict(
 }
 
 async fn answer(
-    app: &App,
+    app: &Arc<App>,
     name: &str,
     query: ClassifyQuery,
     headers: &HeaderMap,
@@ -91,7 +94,7 @@ async fn answer(
     let kind = content_type(headers);
     if kind == "application/x-ndjson" {
         let pause = Duration::from_secs(limits.request_seconds);
-        return Ok(answer_lines(stream, query, body, learn, pause));
+        return Ok(answer_lines(app, stream, query, body, learn, pause));
     }
     let (rows, extent, refs) = match kind.as_str() {
         "application/json" => {
@@ -241,6 +244,7 @@ enum Pending {
 
 /// Answers line by line, in order. A line that cannot be answered is refused in its place, and the others go on.
 fn answer_lines(
+    app: &Arc<App>,
     stream: Arc<Stream>,
     query: ClassifyQuery,
     body: Body,
@@ -248,20 +252,25 @@ fn answer_lines(
     pause: Duration,
 ) -> Response {
     let (sender, receiver) = mpsc::channel::<(u64, Pending)>(LINES_AHEAD);
-    let asking = stream.clone();
+    let (asking, app) = (stream.clone(), app.clone());
     tokio::spawn(async move {
         let mut chunks = body.into_data_stream();
         let mut buffer: Vec<u8> = Vec::new();
-        let (mut number, mut ended) = (0, false);
+        let (mut number, mut ended, mut heard) = (0, false, Instant::now());
         while !ended {
-            match tokio::time::timeout(pause, chunks.next()).await {
-                Ok(Some(Ok(chunk))) => buffer.extend_from_slice(&chunk),
+            match tokio::time::timeout(LOOK, chunks.next()).await {
+                Ok(Some(Ok(chunk))) => {
+                    buffer.extend_from_slice(&chunk);
+                    heard = Instant::now();
+                }
                 Ok(None) => {
                     ended = true;
                     buffer.push(b'\n');
                 }
-                // The client has gone, or says nothing: what was sent whole is answered.
-                Ok(Some(Err(_))) | Err(_) => return,
+                // The client has gone, says nothing, or the server stops: what was sent whole is answered.
+                Ok(Some(Err(_))) => return,
+                Err(_) if heard.elapsed() >= pause || app.stopping.load(Ordering::Acquire) => return,
+                Err(_) => {}
             }
             let mut start = 0;
             while let Some(length) = buffer[start..].iter().position(|&b| b == b'\n') {

@@ -31,7 +31,7 @@ fn health(app: &App) -> HealthView {
         .streams
         .all()
         .iter()
-        .filter_map(|stream| Some((stream.name.clone(), stream.board.status().degraded?)))
+        .filter_map(|stream| Some((stream.name.clone(), stream.degraded()?)))
         .collect();
     let status = if degraded.is_empty() { "ok" } else { "degraded" };
     HealthView { status, degraded, version: VERSION }
