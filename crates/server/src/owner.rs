@@ -38,7 +38,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// A session is published again for readers after so long …
 const PUBLISH_WANTED: Duration = Duration::from_secs(1);
 /// … and without readers after so long, so that the first of them finds a recent one.
-const PUBLISH_UNWANTED: Duration = Duration::from_secs(5);
+const PUBLISH_UNWANTED: Duration = Duration::from_secs(10);
 
 /// What is asked of an owner.
 pub enum Job {

@@ -56,7 +56,7 @@ impl Default for ServerConfig {
             data_dir: PathBuf::new(),
             durability: Durability::Interval,
             sync_interval_ms: 1000,
-            compact_bytes: 64 << 20,
+            compact_bytes: 256 << 20,
             tls_cert: None,
             tls_key: None,
             cors_origins: Vec::new(),

@@ -64,7 +64,7 @@ async fn classify(
 
 /// Answer rows without learning from them
 ///
-/// Answered from the published state, which is at most a few seconds behind (`as_of`); never waits for learning.
+/// Answered from the published state, which is at most about ten seconds behind, one second while there are readers (`as_of`); never waits for learning.
 /// Takes the same bodies as `classify`.
 #[utoipa::path(post, path = "/v1/streams/{stream}/predict", tag = "classify", params(("stream" = String, Path, example = "default"), ClassifyQuery),
     request_body(content((ClassifyRequest = "application/json"), (Vec<u8> = "application/octet-stream"), (String = "application/x-ndjson"))),

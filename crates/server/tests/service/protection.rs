@@ -94,7 +94,7 @@ fn malformed_bodies_are_refused_and_change_nothing() {
     let service = Service::start(small);
     service.ensure("default", "ul-tta");
     let before = service.state("default");
-    let nan = vec![f32::NAN.to_le_bytes(); DIM].concat();
+    let nan = [f32::NAN.to_le_bytes(); DIM].concat();
     let mut bad_npy = npy(&rows(1));
     let at = bad_npy.len() - DIM * 4;
     bad_npy[at..].copy_from_slice(&nan);
