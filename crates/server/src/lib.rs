@@ -6,7 +6,7 @@
 //!                                      └─ reads ─► board (published state) ◄───────────────┘
 //! ```
 //!
-//! Read [`owner`](mod@self) first: one thread per stream takes requests in arrival order, writes them to the log and
+//! Read `owner.rs` first: one thread per stream takes requests in arrival order, writes them to the log and
 //! only then lets them teach. Reads never reach it; they are answered from the board, where the owner publishes.
 #![deny(missing_docs)]
 
