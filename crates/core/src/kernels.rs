@@ -345,6 +345,19 @@ pub(crate) fn sum_lanes(mut lanes: [f32; LANES]) -> f32 {
     lanes[0]
 }
 
+/// Pairwise maximum of the lanes.
+#[inline(always)]
+pub(crate) fn max_lanes(mut lanes: [f32; LANES]) -> f32 {
+    let mut width = LANES / 2;
+    while width > 0 {
+        for i in 0..width {
+            lanes[i] = if lanes[i + width] > lanes[i] { lanes[i + width] } else { lanes[i] };
+        }
+        width /= 2;
+    }
+    lanes[0]
+}
+
 /// The largest value; -∞ for an empty slice.
 #[inline(always)]
 pub(crate) fn max(values: &[f32]) -> f32 {
@@ -355,7 +368,7 @@ pub(crate) fn max(values: &[f32]) -> f32 {
             lanes[i] = if chunk[i] > lanes[i] { chunk[i] } else { lanes[i] };
         }
     }
-    tail.iter().chain(&lanes).fold(f32::NEG_INFINITY, |m, &v| if v > m { v } else { m })
+    tail.iter().fold(max_lanes(lanes), |m, &v| if v > m { v } else { m })
 }
 
 /// eˣ, relative error below 2e-7 on [-87, 88]; below that range it gives 0, above it the value at 88.

@@ -128,13 +128,13 @@ impl Step {
     pub fn probs(&self, row: usize, temperature: Temperature) -> Vec<f32> {
         let scores = &self.prediction.scores;
         let mut probs = vec![0.0; scores.classes()];
-        match temperature {
-            Temperature::Pred => softmax(scores.row(row), 1.0, &mut probs),
+        let (logits, tau) = match temperature {
+            Temperature::Pred => (scores, 1.0),
             Temperature::Cal => {
-                let logits = self.prediction.calibrated.as_ref().unwrap_or(scores);
-                softmax(logits.row(row), self.prediction.tau_cal[row], &mut probs);
+                (self.prediction.calibrated.as_ref().unwrap_or(scores), self.prediction.tau_cal[row])
             }
-        }
+        };
+        softmax(logits.row(row), tau, &mut probs);
         probs
     }
 

@@ -40,7 +40,7 @@ const GROWTH_PER_CLASS: f64 = 2.0;
 const PER_HALF_LIFE: f64 = 4.0;
 
 /// … but not more often than this many samples, and so many more per class.
-const MIN_SPACING: f64 = 4096.0;
+const MIN_SPACING: f64 = 1024.0;
 const MIN_SPACING_PER_CLASS: f64 = 16.0;
 
 /// Classes folded at once: bounds the memory of the right-hand sides.
@@ -286,9 +286,14 @@ impl Evidence {
             let pull = mean[column] * scale;
             let from = &self.second[column * dim..(column + 1) * dim];
             let into = sigma.col_as_slice_mut(column);
-            for row in column..dim {
-                into[row] = (from[row] * (scale / n) - mean[row] * pull) as f32;
-            }
+            vectorised(
+                #[inline(always)]
+                || {
+                    for ((i, f), m) in into.iter_mut().zip(from).zip(&mean).skip(column) {
+                        *i = (f * (scale / n) - m * pull) as f32;
+                    }
+                },
+            );
             into[column] += shrink as f32;
         }
         let factor = Llt::new(sigma.as_ref(), Side::Lower).ok()?;
