@@ -124,14 +124,25 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         }
         // For whoever started it with port 0.
         println!("listening on {}", server.address());
-        let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
         tokio::select! {
             done = tokio::signal::ctrl_c() => done?,
-            _ = terminate.recv() => {}
+            done = terminated() => done?,
         }
         server.stop().await;
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// Waits for SIGTERM.
+#[cfg(unix)]
+async fn terminated() -> std::io::Result<()> {
+    tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?.recv().await;
+    Ok(())
+}
+
+#[cfg(not(unix))]
+async fn terminated() -> std::io::Result<()> {
+    std::future::pending().await
 }
 
 /// What flags, environment and file ask for.
