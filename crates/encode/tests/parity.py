@@ -7,7 +7,6 @@ preprocessing with Pillow on photographs. Nothing is downloaded but packages.
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -148,10 +147,17 @@ def photographs():
         folder = os.path.dirname(package.__file__)
         for ending in ["jpg", "jpeg", "png", "tif", "gif", "bmp"]:
             paths += glob.glob(os.path.join(folder, "**", "*." + ending), recursive=True)
-    photos = [p for p in paths if Image.open(p).mode in ("RGB", "RGBA", "L", "P") and min(Image.open(p).size) >= 64]
+    def mode(path):
+        try:
+            image = Image.open(path)
+            return image.mode if min(image.size) >= 64 else None
+        except OSError:
+            return None
+
+    photos = [p for p in paths if mode(p) in ("RGB", "RGBA", "L", "P")]
     with tempfile.TemporaryDirectory() as work:
         made = []
-        sources = [p for p in photos if Image.open(p).mode == "RGB"][:8]
+        sources = [p for p in photos if mode(p) == "RGB"][:8]
         for index, path in enumerate(sources):
             image = Image.open(path).convert("RGB")
             for kind, (scale, mode, options) in enumerate([

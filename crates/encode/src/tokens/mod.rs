@@ -35,15 +35,18 @@ impl Tokenizer {
         let context = config.text.context;
         match config.tokens {
             TokenKind::Clip => Ok(Self::clip(context)),
-            TokenKind::Unigram => {
-                let path = folder.join(unigram::FILE);
-                let kind = match path.exists() {
-                    true => Kind::Unigram(Box::new(Unigram::open(&path)?)),
-                    false => Kind::Missing(path),
-                };
-                Ok(Self { kind, context })
-            }
+            TokenKind::Unigram => Self::unigram(folder, context),
         }
+    }
+
+    /// The unigram model in a folder, for texts of this many tokens. Without one, texts are errors.
+    pub fn unigram(folder: &Path, context: usize) -> Result<Self> {
+        let path = folder.join(unigram::FILE);
+        let kind = match path.exists() {
+            true => Kind::Unigram(Box::new(Unigram::open(&path)?)),
+            false => Kind::Missing(path),
+        };
+        Ok(Self { kind, context })
     }
 
     /// Exactly as many tokens as the model's context, padding included.

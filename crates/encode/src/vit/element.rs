@@ -22,14 +22,28 @@ impl Activation {
     #[inline(always)]
     pub(crate) fn apply(self, values: &mut [f32]) {
         match self {
-            Activation::QuickGelu => values.iter_mut().for_each(|x| *x /= 1.0 + exp(-1.702 * *x)),
-            Activation::Gelu => values.iter_mut().for_each(|x| *x *= normal_cdf(*x)),
+            Activation::QuickGelu => each(values, #[inline(always)] |x| x / (1.0 + exp(-1.702 * x))),
+            Activation::Gelu => each(values, #[inline(always)] |x| x * normal_cdf(x)),
             // ½(1 + tanh y) = sigmoid(2y)
-            Activation::GeluTanh => values.iter_mut().for_each(|x| {
-                let y = 0.797_884_56 * (*x + 0.044715 * *x * *x * *x);
-                *x /= 1.0 + exp(-2.0 * y);
+            Activation::GeluTanh => each(values, #[inline(always)] |x| {
+                let y = 0.797_884_56 * (x + 0.044715 * x * x * x);
+                x / (1.0 + exp(-2.0 * y))
             }),
         }
+    }
+}
+
+/// In pieces of a fixed length: a row of a tile is too short for the loops the compiler would make of it otherwise.
+#[inline(always)]
+fn each(values: &mut [f32], function: impl Fn(f32) -> f32) {
+    let (chunks, tail) = values.as_chunks_mut::<LANES>();
+    for chunk in chunks {
+        for x in chunk {
+            *x = function(*x);
+        }
+    }
+    for x in tail {
+        *x = function(*x);
     }
 }
 
