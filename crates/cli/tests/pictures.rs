@@ -207,7 +207,7 @@ fn a_folder_is_classified_and_broken_files_are_reported() {
     assert_eq!(table.stdout.lines().count(), good + 1);
     let strict = place.run(&["classify", "photos", "--labels", "cat,dog,fox", "--strict"]);
     assert_eq!(strict.code, 2);
-    assert!(strict.stderr.contains("error: ") && strict.stderr.contains("00005"), "{}", strict.stderr);
+    assert!(strict.stderr.contains("error: ") && strict.stderr.contains("00039"), "{}", strict.stderr);
 }
 
 #[test]

@@ -76,7 +76,9 @@ pub enum Error {
 
 impl Error {
     pub(crate) fn picture(reason: impl Into<String>) -> Self {
-        Error::Picture { reason: reason.into() }
+        // Some decoders write paragraphs; a table of unreadable files has a line for each.
+        let reason: String = reason.into();
+        Error::Picture { reason: reason.split_whitespace().collect::<Vec<_>>().join(" ") }
     }
     pub(crate) fn model(path: impl Into<PathBuf>, reason: impl Into<String>) -> Self {
         Error::Model { reason: reason.into(), path: path.into() }

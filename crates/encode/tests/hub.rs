@@ -1,7 +1,7 @@
 //! The hub's side of a download, played by a small server: redirects, ranges, digests, failures.
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -60,7 +60,6 @@ impl Server {
                 range = Some(value.trim().to_string());
             }
         }
-        let _ = reader.read(&mut []);
         let resolve = format!("/{MODEL}/resolve/main/");
         let name = path.strip_prefix(&resolve).or_else(|| path.strip_prefix("/cdn/")).unwrap_or("");
         let Some(bytes) = self.files.get(name) else {
