@@ -102,7 +102,11 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
             "",
         ));
         findings.extend(found.warnings.iter().map(|w| {
-            finding(Verdict::Doubtful, w.clone(), "fine if that is what you have; compare with the publication")
+            finding(
+                Verdict::Doubtful,
+                w.clone(),
+                "fine if that is what you have; compare with the publication",
+            )
         }));
         let items: Vec<_> = found.packs.iter().flat_map(|p| p.items.clone()).collect();
         findings.extend(unreadable(&items, &args)?);
@@ -130,7 +134,11 @@ fn features(path: &PathBuf, head: Option<&Head>) -> anyhow::Result<Vec<Finding>>
         Err(Error::NotUnit { norm, .. }) => vec![norm],
         Err(Error::NotFinite { row, .. }) => {
             let advice = "the encoder ran in too low a precision, or the file is damaged: encode anew";
-            return Ok(vec![finding(Verdict::Wrong, format!("row {row} holds values that are not finite"), advice)]);
+            return Ok(vec![finding(
+                Verdict::Wrong,
+                format!("row {row} holds values that are not finite"),
+                advice,
+            )]);
         }
         Err(error) => return Err(error.into()),
     };
@@ -162,7 +170,11 @@ fn features(path: &PathBuf, head: Option<&Head>) -> anyhow::Result<Vec<Finding>>
                 listed.get(at).map_or("", String::as_str),
                 head.classes().get(at).map_or("", String::as_str)
             );
-            findings.push(finding(Verdict::Doubtful, what, "give the head its classes in the order of the labels"));
+            findings.push(finding(
+                Verdict::Doubtful,
+                what,
+                "give the head its classes in the order of the labels",
+            ));
         }
     }
     Ok(findings)

@@ -129,7 +129,8 @@ fn dataset(args: &Args, name: &str, root: &Path, interrupt: &Interrupt) -> anyho
             path: folder.clone(),
         })?;
         head.save(folder.join("head.safetensors"))?;
-        let code = run.pack(&out, &pack.items, Some(&pack.labels), found.classes.names.clone(), &pack.name)?;
+        let code =
+            run.pack(&out, &pack.items, Some(&pack.labels), found.classes.names.clone(), &pack.name)?;
         if interrupt.came().is_some() {
             return Ok(code);
         }
@@ -224,6 +225,8 @@ fn report(written: &Written, all: usize, encoded: usize, seconds: f64) {
     );
     if !written.unreadable.is_empty() {
         let n = written.unreadable.len();
-        eprintln!("warning: {n} of {all} pictures could not be read; the table beside the features lists them");
+        eprintln!(
+            "warning: {n} of {all} pictures could not be read; the table beside the features lists them"
+        );
     }
 }

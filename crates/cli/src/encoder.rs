@@ -41,7 +41,8 @@ impl EncoderArgs {
             let _ = rayon::ThreadPoolBuilder::new().num_threads(threads as usize).build_global();
         }
         let bar = if quiet { ProgressBar::hidden() } else { ProgressBar::new(0) };
-        let style = ProgressStyle::with_template("{msg} {bar:30} {bytes}/{total_bytes}, {bytes_per_sec}, {eta} left");
+        let style =
+            ProgressStyle::with_template("{msg} {bar:30} {bytes}/{total_bytes}, {bytes_per_sec}, {eta} left");
         bar.set_style(style.expect("the template is valid"));
         let opened = ultta_encode::encoder::open_with(&self.model, &mut |progress| {
             bar.set_message(progress.file.to_string());
@@ -136,7 +137,13 @@ impl HeadArgs {
         options: &pipeline::Options,
         quiet: bool,
     ) -> anyhow::Result<Head> {
-        let head = build_head(encoder, &self.classes()?, &Templates::named(&self.templates)?, !self.no_cache, quiet)?;
+        let head = build_head(
+            encoder,
+            &self.classes()?,
+            &Templates::named(&self.templates)?,
+            !self.no_cache,
+            quiet,
+        )?;
         let Some(exemplars) = &self.exemplars else { return Ok(head) };
         let (features, labels) = encode_exemplars(&exemplars.folder, &head, encoder, options)?;
         Ok(prompts::with_exemplars(head, &features, &labels, exemplars.weight)?)

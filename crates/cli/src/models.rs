@@ -29,7 +29,10 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         println!("{}", serde_json::to_string(&models)?);
         return Ok(ExitCode::SUCCESS);
     }
-    println!("{:<20}{:<44}{:>6}{:>6}{:>9}{:>10}  cached", "name", "on the hub", "input", "dim", "params", "float32");
+    println!(
+        "{:<20}{:<44}{:>6}{:>6}{:>9}{:>10}  cached",
+        "name", "on the hub", "input", "dim", "params", "float32"
+    );
     for model in KNOWN {
         let cached = if hub.cached(model.hub).is_some() { "yes" } else { "no" };
         println!(
@@ -44,6 +47,8 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         );
     }
     println!("\ncache: {}", hub.cache.display());
-    println!("Any folder or hub model (owner/name) with CLIP or SigLIP weights of transformers or open_clip works, too.");
+    println!(
+        "Any folder or hub model (owner/name) with CLIP or SigLIP weights of transformers or open_clip works, too."
+    );
     Ok(ExitCode::SUCCESS)
 }

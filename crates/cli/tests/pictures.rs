@@ -143,7 +143,8 @@ fn write_model(folder: &Path, seed: u32) {
         .map(|(t, b)| (t.0.as_str(), TensorView::new(Dtype::F32, t.1.clone(), b).unwrap()))
         .collect();
     let metadata: Option<HashMap<String, String>> = None;
-    std::fs::write(folder.join("model.safetensors"), safetensors::serialize(views, metadata).unwrap()).unwrap();
+    std::fs::write(folder.join("model.safetensors"), safetensors::serialize(views, metadata).unwrap())
+        .unwrap();
 }
 
 /// A picture whose colour follows its number.
@@ -270,7 +271,8 @@ fn lists_tables_archives_and_globs_give_the_same_answers() {
     assert_eq!(folder, run("set.csv"));
     assert_eq!(folder, run("p/*.png"));
     let mut command = place.command(&[&["classify", "-"], &labels[..]].concat());
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(list.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
     assert_eq!(String::from_utf8(output.stdout).unwrap().lines().count(), 12);
@@ -332,7 +334,9 @@ fn encoding_goes_on_after_a_kill() {
     let rows: usize = (0..)
         .map_while(|i| {
             let name = std::fs::read_dir(place.folder.path()).unwrap().flatten().map(|e| e.file_name());
-            let name = name.map(|n| n.into_string().unwrap()).find(|n| n.starts_with(&format!("many-{i:05}-of-")))?;
+            let name = name
+                .map(|n| n.into_string().unwrap())
+                .find(|n| n.starts_with(&format!("many-{i:05}-of-")))?;
             Some(FeatureFile::open(place.path(&name)).unwrap().rows())
         })
         .sum();
@@ -383,7 +387,10 @@ fn datasets_are_read_in_their_layouts() {
     let r = place.path(&format!("packs/imagenet-r/{model}"));
     let pack = ultta_eval::pack::Pack::open(r.join("features.safetensors"), None).unwrap();
     assert_eq!(pack.labels().unwrap(), [0, 1]);
-    assert_eq!(Head::load(r.join("head.safetensors")).unwrap().classes()[..2], ["goldfish", "great white shark"]);
+    assert_eq!(
+        Head::load(r.join("head.safetensors")).unwrap().classes()[..2],
+        ["goldfish", "great white shark"]
+    );
     let wrong = place.run(&["encode", "--dataset", "office-home", "--root", "data", "--out", "x"]);
     assert!(wrong.code == 2 && wrong.stderr.contains("Clipart"), "{}", wrong.stderr);
     let unknown = place.run(&["encode", "--dataset", "pax", "--root", "data", "--out", "x"]);
@@ -428,7 +435,8 @@ fn heads_are_built_cached_and_mixed_with_exemplars() {
     let mixed = build(&["--labels", "cat,dog,red fox", "--exemplars", "ex:0.5"], "e.safetensors");
     assert_ne!(head.digest(), mixed.digest());
     draw(&place.path("ex/bird/0.png"), 1);
-    let wrong = place.run(&["head", "--labels", "cat,dog,red fox", "--exemplars", "ex", "--out", "f.safetensors"]);
+    let wrong =
+        place.run(&["head", "--labels", "cat,dog,red fox", "--exemplars", "ex", "--out", "f.safetensors"]);
     assert!(wrong.code == 2 && wrong.stderr.contains("bird"));
     assert_eq!(place.run(&["head", "--labels", "cat", "--out", "f.safetensors"]).code, 2);
     // A head file serves in place of names.
@@ -476,7 +484,13 @@ fn models_are_listed_and_a_missing_one_says_what_to_do() {
     let output = command.output().unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(!output.status.success());
-    for word in ["HF_HUB_OFFLINE", "model.safetensors", "config.json", "--model", "models--openai--clip-vit-base-patch16"] {
+    for word in [
+        "HF_HUB_OFFLINE",
+        "model.safetensors",
+        "config.json",
+        "--model",
+        "models--openai--clip-vit-base-patch16",
+    ] {
         assert!(text.contains(word), "{word}: {text}");
     }
 }

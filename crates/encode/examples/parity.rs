@@ -28,7 +28,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let ids: Vec<u32> = ids.as_chunks().0.iter().map(|&b| u32::from_le_bytes(b)).collect();
             let ids: Vec<Vec<u32>> = ids.chunks(clip.config().text.context).map(<[u32]>::to_vec).collect();
             let write = |name: &str, values: Vec<f32>| {
-                std::fs::write(folder.join(name), values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>())
+                std::fs::write(
+                    folder.join(name),
+                    values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>(),
+                )
             };
             write("image.f32", clip.raw_images(&pixels)?)?;
             write("text.f32", clip.raw_tokens(&ids)?)?;

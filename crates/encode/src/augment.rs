@@ -49,7 +49,8 @@ pub fn view(picture: &Picture, config: &Preprocess, seed: u64, number: u64) -> R
 fn colour(picture: &mut Picture, brightness: f32, contrast: f32, saturation: f32) {
     let grey = |p: &[u8; 3]| 0.299 * p[0] as f32 + 0.587 * p[1] as f32 + 0.114 * p[2] as f32;
     let pixels = picture.rgb.as_chunks_mut::<3>().0;
-    let mean = brightness * pixels.iter().map(|p| grey(p) as f64).sum::<f64>() as f32 / pixels.len().max(1) as f32;
+    let mean =
+        brightness * pixels.iter().map(|p| grey(p) as f64).sum::<f64>() as f32 / pixels.len().max(1) as f32;
     for pixel in pixels {
         let own = grey(pixel);
         for value in pixel {

@@ -479,8 +479,7 @@ fn open_clip(folder: &Path, tensors: &Tensors) -> Result<ModelConfig> {
         causal: !t.no_causal_mask,
     };
     let timm = v.timm_model_name.is_some();
-    let mut preprocess =
-        if timm { Preprocess::siglip(image_size) } else { Preprocess::openai(image_size) };
+    let mut preprocess = if timm { Preprocess::siglip(image_size) } else { Preprocess::openai(image_size) };
     let given = &file.preprocess_cfg;
     preprocess.mean = given.mean.unwrap_or(preprocess.mean);
     preprocess.std = given.std.unwrap_or(preprocess.std);

@@ -45,7 +45,12 @@ pub const DATASETS: [Dataset; 9] = [
     Dataset {
         name: "office-home",
         layout: Layout::Domains {
-            domains: &[&["Art"], &["Clipart"], &["Product"], &["Real World", "Real", "Real_World", "RealWorld"]],
+            domains: &[
+                &["Art"],
+                &["Clipart"],
+                &["Product"],
+                &["Real World", "Real", "Real_World", "RealWorld"],
+            ],
             classes: 65,
         },
         counts: &[(15_588, "published")],
@@ -154,7 +159,8 @@ impl Dataset {
                     format!("{count} ({whose}; {difference:+})")
                 })
                 .collect();
-            let warning = format!("{}: expected {} pictures, found {total}", self.name, expected.join(" or "));
+            let warning =
+                format!("{}: expected {} pictures, found {total}", self.name, expected.join(" or "));
             found.warnings.push(warning);
         }
         if total == 0 {
@@ -214,8 +220,9 @@ impl Dataset {
     fn word_net(&self, root: &Path, ids: &'static str, inside: &[&str]) -> Result<Found> {
         let order: Vec<&str> = ids.split_whitespace().collect();
         let label_of: HashMap<&str, usize> = order.iter().enumerate().map(|(i, id)| (*id, i)).collect();
-        let is_root =
-            |folder: &Path| class_folders(folder).is_ok_and(|all| all.iter().any(|n| label_of.contains_key(n.as_str())));
+        let is_root = |folder: &Path| {
+            class_folders(folder).is_ok_and(|all| all.iter().any(|n| label_of.contains_key(n.as_str())))
+        };
         let Some(root) = nested(root, inside).find(|folder| is_root(folder)) else {
             let flat = tree(root)?.iter().any(|i| i.id.contains("ILSVRC2012_val_"));
             let advice = if flat {
@@ -223,7 +230,9 @@ impl Dataset {
             } else {
                 ""
             };
-            return Err(self.bad(root, format!("expected folders named by WordNet id such as {}{advice}", order[0])));
+            return Err(
+                self.bad(root, format!("expected folders named by WordNet id such as {}{advice}", order[0]))
+            );
         };
         let have = class_folders(&root)?;
         let mut warnings = Vec::new();
@@ -253,7 +262,8 @@ impl Dataset {
 
     fn numbers(&self, root: &Path, n_classes: usize, inside: &[&str]) -> Result<Found> {
         let number = |name: &str| name.parse::<usize>().ok().filter(|&n| n < n_classes);
-        let is_root = |folder: &Path| class_folders(folder).is_ok_and(|all| all.iter().any(|n| number(n).is_some()));
+        let is_root =
+            |folder: &Path| class_folders(folder).is_ok_and(|all| all.iter().any(|n| number(n).is_some()));
         let root = nested(root, inside)
             .find(|folder| is_root(folder))
             .ok_or_else(|| self.bad(root, format!("expected folders named 0 to {}", n_classes - 1)))?;
@@ -279,10 +289,8 @@ fn nested<'a>(root: &'a Path, inside: &'a [&'a str]) -> impl Iterator<Item = Pat
 }
 
 fn pack(name: String, items: Vec<Item>, label: impl Fn(&str) -> Option<usize>) -> Pack {
-    let mut labelled: Vec<(usize, Item)> = items
-        .into_iter()
-        .filter_map(|item| Some((label(item.class.as_deref()?)?, item)))
-        .collect();
+    let mut labelled: Vec<(usize, Item)> =
+        items.into_iter().filter_map(|item| Some((label(item.class.as_deref()?)?, item))).collect();
     // By label, then by path: numbers as folders sort as text otherwise.
     labelled.sort_by(|a, b| (a.0, &a.1.id).cmp(&(b.0, &b.1.id)));
     let (labels, items) = labelled.into_iter().unzip();

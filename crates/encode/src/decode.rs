@@ -45,7 +45,8 @@ impl Limits {
         if width == 0 || height == 0 {
             return Err(Error::picture(format!("it is {width} × {height} pixels large")));
         }
-        if width > self.side.into() || height > self.side.into() || width.saturating_mul(height) > self.pixels {
+        if width > self.side.into() || height > self.side.into() || width.saturating_mul(height) > self.pixels
+        {
             return Err(Error::picture(format!(
                 "{width} × {height} pixels are more than the limit of {} (at most {} a side)",
                 self.pixels, self.side
@@ -59,7 +60,11 @@ impl Limits {
 /// turned as its EXIF orientation says, alpha is dropped as Pillow's `convert("RGB")` drops it.
 pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Picture> {
     if bytes.len() as u64 > limits.bytes {
-        return Err(Error::picture(format!("{} bytes are more than the limit of {}", bytes.len(), limits.bytes)));
+        return Err(Error::picture(format!(
+            "{} bytes are more than the limit of {}",
+            bytes.len(),
+            limits.bytes
+        )));
     }
     if bytes.is_empty() {
         return Err(Error::picture("the file is empty"));
@@ -126,7 +131,8 @@ fn jpeg(bytes: &[u8]) -> Result<Picture> {
     if !is_whole(bytes) {
         return Err(bad("the file is truncated".into()));
     }
-    let options = DecoderOptions::default().set_strict_mode(false).set_max_width(65_535).set_max_height(65_535);
+    let options =
+        DecoderOptions::default().set_strict_mode(false).set_max_width(65_535).set_max_height(65_535);
     let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);
     decoder.decode_headers().map_err(|e| bad(e.to_string()))?;
     let space = match decoder.input_colorspace() {

@@ -70,8 +70,7 @@ pub fn model(encoder: &dyn Encoder) -> Result<Vec<Finding>> {
     let images = encoder.images(&pictures.concat())?;
     // A parity vector: alone or among others, a picture has the same feature.
     let alone = encoder.images(&pictures[1])?;
-    let difference =
-        alone.row(0).iter().zip(images.row(1)).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    let difference = alone.row(0).iter().zip(images.row(1)).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     let head: Vec<String> = alone.row(0)[..alone.dim().min(4)].iter().map(|v| format!("{v:+.4}")).collect();
     findings.push(match difference < 1e-4 {
         true => fine(format!("parity vector (a green square): {} …", head.join(" "))),
@@ -88,8 +87,10 @@ pub fn model(encoder: &dyn Encoder) -> Result<Vec<Finding>> {
             return Ok(findings);
         }
     };
-    let cosines: Vec<f32> =
-        (0..images.rows()).flat_map(|i| (0..texts.rows()).map(move |t| (i, t))).map(|(i, t)| dot(images.row(i), texts.row(t))).collect();
+    let cosines: Vec<f32> = (0..images.rows())
+        .flat_map(|i| (0..texts.rows()).map(move |t| (i, t)))
+        .map(|(i, t)| dot(images.row(i), texts.row(t)))
+        .collect();
     let mean = cosines.iter().sum::<f32>() / cosines.len() as f32;
     let right = (0..images.rows())
         .filter(|&i| {
@@ -115,7 +116,11 @@ pub fn model(encoder: &dyn Encoder) -> Result<Vec<Finding>> {
 pub fn head(head: &Head) -> Vec<Finding> {
     let mut findings = Vec::new();
     let n = head.n_classes();
-    findings.push(fine(format!("{n} classes, dimension {}, logit scale {:.2}", head.dim(), head.logit_scale())));
+    findings.push(fine(format!(
+        "{n} classes, dimension {}, logit scale {:.2}",
+        head.dim(),
+        head.logit_scale()
+    )));
     if !(10.0..=200.0).contains(&head.logit_scale()) {
         findings.push(doubtful(
             format!("logit scale {:.3}; CLIP has about 100", head.logit_scale()),
@@ -135,9 +140,15 @@ pub fn head(head: &Head) -> Vec<Finding> {
     let reach = if n <= 2000 { n } else { 50 };
     for a in 0..n {
         for b in a + 1..n.min(a + reach) {
-            if head.classes()[a] != head.classes()[b] && plain(&head.classes()[a]) == plain(&head.classes()[b]) {
+            if head.classes()[a] != head.classes()[b]
+                && plain(&head.classes()[a]) == plain(&head.classes()[b])
+            {
                 findings.push(wrong(
-                    format!("classes {:?} and {:?} differ only in spelling", head.classes()[a], head.classes()[b]),
+                    format!(
+                        "classes {:?} and {:?} differ only in spelling",
+                        head.classes()[a],
+                        head.classes()[b]
+                    ),
                     "merge them or rename one",
                 ));
             }
@@ -164,7 +175,12 @@ pub fn head(head: &Head) -> Vec<Finding> {
 /// Checks features against a head: norms, cosines that betray another encoder, classes in another order.
 ///
 /// `norms` are those of the rows as they are in the file.
-pub fn features(features: &Features<'_>, norms: &[f64], labels: Option<&[usize]>, head: Option<&Head>) -> Vec<Finding> {
+pub fn features(
+    features: &Features<'_>,
+    norms: &[f64],
+    labels: Option<&[usize]>,
+    head: Option<&Head>,
+) -> Vec<Finding> {
     let mut findings = vec![fine(format!("{} rows, dimension {}", features.rows(), features.dim()))];
     let (low, high) = norms.iter().fold((f64::INFINITY, 0.0f64), |(l, h), &n| (l.min(n), h.max(n)));
     findings.push(match (low, high) {
@@ -254,7 +270,11 @@ fn order(sample: &[usize], top: &[usize], labels: &[usize], head: &Head) -> Vec<
     }
     if shift != 0 && best > 3.0 * right.max(chance) {
         return vec![wrong(
-            format!("the labels fit when moved by {shift:+}: {:.0} % instead of {:.0} %", 100.0 * best, 100.0 * right),
+            format!(
+                "the labels fit when moved by {shift:+}: {:.0} % instead of {:.0} %",
+                100.0 * best,
+                100.0 * right
+            ),
             "labels and class names are counted from different numbers",
         )];
     }
@@ -268,7 +288,9 @@ fn order(sample: &[usize], top: &[usize], labels: &[usize], head: &Head) -> Vec<
     let shown = votes.iter().filter(|v| !v.is_empty()).count();
     if sample.len() >= 4 * shown && agreeing > 0.5 && right < 0.5 * agreeing {
         let advice = match sorts_as_text(n) {
-            true => "class folders sort as text (0, 1, 10, 2 …) or the names are in another order than the labels",
+            true => {
+                "class folders sort as text (0, 1, 10, 2 …) or the names are in another order than the labels"
+            }
             false => "the class names are in another order than the labels",
         };
         return vec![wrong(

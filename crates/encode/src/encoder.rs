@@ -217,7 +217,10 @@ pub fn open_weights(folder: &Path) -> Result<Tensors> {
     }
     if index.exists() {
         let text = std::fs::read_to_string(&index).map_err(|e| Error::io("opening", &index, e))?;
-        return Tensors::open(&shards(&text, &index)?.iter().map(|s| folder.join(s)).collect::<Vec<_>>(), None);
+        return Tensors::open(
+            &shards(&text, &index)?.iter().map(|s| folder.join(s)).collect::<Vec<_>>(),
+            None,
+        );
     }
     let config = if open_clip { OPEN_CLIP_CONFIG } else { HF_CONFIG };
     let expected = WEIGHT_FILES.join(", ");
@@ -261,7 +264,10 @@ pub fn open(model: &str) -> Result<Box<dyn Encoder>> {
 }
 
 /// The same, telling about downloads.
-pub fn open_with(model: &str, progress: &mut dyn FnMut(crate::hub::Progress<'_>)) -> Result<Box<dyn Encoder>> {
+pub fn open_with(
+    model: &str,
+    progress: &mut dyn FnMut(crate::hub::Progress<'_>),
+) -> Result<Box<dyn Encoder>> {
     let folder: PathBuf = match Path::new(model).is_dir() {
         true => model.into(),
         false => crate::hub::Hub::from_environment()?.model(crate::models::full_name(model), progress)?,

@@ -85,8 +85,7 @@ impl Hub {
         let folder = self.folder(model);
         let named = fs::read_to_string(folder.join("refs/main")).ok();
         let snapshots = folder.join("snapshots");
-        let mut candidates: Vec<PathBuf> =
-            named.iter().map(|commit| snapshots.join(commit.trim())).collect();
+        let mut candidates: Vec<PathBuf> = named.iter().map(|commit| snapshots.join(commit.trim())).collect();
         if let Ok(all) = fs::read_dir(&snapshots) {
             let mut all: Vec<PathBuf> = all.flatten().map(|entry| entry.path()).collect();
             all.sort();
@@ -174,9 +173,8 @@ impl Hub {
 fn complete(snapshot: &Path) -> bool {
     let has = |name: &str| snapshot.join(name).exists();
     let weights = WEIGHT_FILES.iter().any(|name| has(name))
-        || fs::read_to_string(snapshot.join(SHARD_INDEX)).is_ok_and(|text| {
-            shards(&text, snapshot).is_ok_and(|all| all.iter().all(|shard| has(shard)))
-        });
+        || fs::read_to_string(snapshot.join(SHARD_INDEX))
+            .is_ok_and(|text| shards(&text, snapshot).is_ok_and(|all| all.iter().all(|shard| has(shard))));
     weights && (has(HF_CONFIG) || has(OPEN_CLIP_CONFIG))
 }
 
@@ -229,9 +227,7 @@ impl Remote<'_> {
             match status {
                 StatusCode::NOT_FOUND => return Ok(None),
                 StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-                    return Err(format!(
-                        "{status}: no such model, or it needs an access token (HF_TOKEN)"
-                    ));
+                    return Err(format!("{status}: no such model, or it needs an access token (HF_TOKEN)"));
                 }
                 _ if status.is_client_error() || status.is_server_error() => return Err(status.to_string()),
                 _ => {}
@@ -330,7 +326,9 @@ impl Remote<'_> {
         }
         file.sync_all().map_err(|e| e.to_string())?;
         match head.size {
-            Some(size) if done < size => Err(format!("the connection broke off after {done} of {size} bytes")),
+            Some(size) if done < size => {
+                Err(format!("the connection broke off after {done} of {size} bytes"))
+            }
             _ => Ok(()),
         }
     }
@@ -361,7 +359,8 @@ impl Remembered {
             }
         }
         let size = text(headers, "x-linked-size").or_else(|| text(headers, "content-length"));
-        if let Some(size) = size.and_then(|s| s.parse().ok()).filter(|_| text(headers, "location").is_none()) {
+        if let Some(size) = size.and_then(|s| s.parse().ok()).filter(|_| text(headers, "location").is_none())
+        {
             self.size = Some(size);
         } else if let Some(size) = text(headers, "x-linked-size").and_then(|s| s.parse().ok()) {
             self.size = Some(size);
@@ -371,7 +370,9 @@ impl Remembered {
 
 /// Whether a hub's word can be a file name.
 fn is_name(text: &str) -> bool {
-    !text.is_empty() && !text.starts_with('.') && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+    !text.is_empty()
+        && !text.starts_with('.')
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
 }
 
 fn text(headers: &HeaderMap, name: &str) -> Option<String> {

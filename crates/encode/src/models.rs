@@ -32,13 +32,7 @@ pub const KNOWN: [Known; 10] = [
     known("SigLIP-B-16", "google/siglip-base-patch16-224", 224, 768, 203),
 ];
 
-const fn known(
-    name: &'static str,
-    hub: &'static str,
-    size: usize,
-    dim: usize,
-    parameters: usize,
-) -> Known {
+const fn known(name: &'static str, hub: &'static str, size: usize, dim: usize, parameters: usize) -> Known {
     Known { name, hub, size, dim, parameters }
 }
 

@@ -24,7 +24,8 @@ const MAX_STACK: usize = 1 << 20;
 
 /// Finds the tensors of an archive.
 pub(crate) fn read(bytes: &[u8]) -> Result<Vec<Stored>, String> {
-    let mut archive = zip::ZipArchive::new(Cursor::new(bytes)).map_err(|e| format!("not a ZIP archive: {e}"))?;
+    let mut archive =
+        zip::ZipArchive::new(Cursor::new(bytes)).map_err(|e| format!("not a ZIP archive: {e}"))?;
     let pickle = archive
         .file_names()
         .filter_map(|name| Some(name.ok()?.into_owned()))
@@ -138,8 +139,12 @@ fn tensors(program: &[u8]) -> Result<Vec<(String, TensorValue)>, String> {
             b']' | b'N' => stack.push(if op == b'N' { Value::None } else { Value::Other }),
             0x88 | 0x89 => stack.push(Value::Int(i64::from(op == 0x88))),
             b'K' => stack.push(Value::Int(take!(1)[0].into())),
-            b'M' => stack.push(Value::Int(u16::from_le_bytes(take!(2).try_into().unwrap_or_default()).into())),
-            b'J' => stack.push(Value::Int(i32::from_le_bytes(take!(4).try_into().unwrap_or_default()).into())),
+            b'M' => {
+                stack.push(Value::Int(u16::from_le_bytes(take!(2).try_into().unwrap_or_default()).into()))
+            }
+            b'J' => {
+                stack.push(Value::Int(i32::from_le_bytes(take!(4).try_into().unwrap_or_default()).into()))
+            }
             0x8a => {
                 let n = take!(1)[0] as usize;
                 let bytes = take!(n);
@@ -209,7 +214,9 @@ fn tensors(program: &[u8]) -> Result<Vec<(String, TensorValue)>, String> {
             b'a' => drop(pop!()),
             b'e' => drop(to_mark(&mut stack)?),
             b'b' => drop(pop!()),
-            other => return Err(format!("the pickle uses an instruction of no state dictionary ({other:#x})")),
+            other => {
+                return Err(format!("the pickle uses an instruction of no state dictionary ({other:#x})"));
+            }
         }
     }
     let mut found = Vec::new();
@@ -243,7 +250,13 @@ fn reduce(function: Value, arguments: Value) -> Value {
         ("collections.OrderedDict", _) => Value::Dict(vec![]),
         (
             "torch._utils._rebuild_tensor_v2",
-            [Value::Storage(storage, dtype), Value::Int(offset), Value::Tuple(shape), Value::Tuple(stride), ..],
+            [
+                Value::Storage(storage, dtype),
+                Value::Int(offset),
+                Value::Tuple(shape),
+                Value::Tuple(stride),
+                ..,
+            ],
         ) => {
             let sizes = |values: &[Value]| -> Option<Vec<usize>> {
                 values

@@ -88,7 +88,10 @@ pub fn run(
                 loop {
                     let index = {
                         let mut window = lock();
-                        while !window.stopped && window.next < items.len() && window.next >= window.done + width {
+                        while !window.stopped
+                            && window.next < items.len()
+                            && window.next >= window.done + width
+                        {
                             window = moved.wait(window).unwrap_or_else(|poisoned| poisoned.into_inner());
                         }
                         if window.stopped || window.next >= items.len() {

@@ -139,7 +139,8 @@ pub(crate) fn normalise(picture: &Picture, config: &Preprocess) -> Vec<f32> {
     let pixels = picture.width * picture.height;
     let mut planes = vec![0.0; 3 * pixels];
     for (channel, plane) in planes.chunks_exact_mut(pixels).enumerate() {
-        let (scale, shift) = (1.0 / (255.0 * config.std[channel]), config.mean[channel] / config.std[channel]);
+        let (scale, shift) =
+            (1.0 / (255.0 * config.std[channel]), config.mean[channel] / config.std[channel]);
         for (value, pixel) in plane.iter_mut().zip(picture.rgb.as_chunks::<3>().0) {
             *value = pixel[channel] as f32 * scale - shift;
         }

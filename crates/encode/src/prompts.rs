@@ -94,8 +94,10 @@ impl Classes {
             return Self::new(names.collect());
         }
         let bad = |e: serde_json::Error| {
-            let reason =
-                format!("{}: expected a list of names, or lists of descriptions by name: {e}", path.display());
+            let reason = format!(
+                "{}: expected a list of names, or lists of descriptions by name: {e}",
+                path.display()
+            );
             Error::names("labels", reason)
         };
         if text.trim_start().starts_with('[') {
@@ -258,7 +260,9 @@ mod tests {
 
     #[test]
     fn templates_are_shipped_and_checked() {
-        for (name, count) in [("none", 1), ("photo", 1), ("imagenet-7", 7), ("imagenet-80", 80), ("cifar", 18)] {
+        for (name, count) in
+            [("none", 1), ("photo", 1), ("imagenet-7", 7), ("imagenet-80", 80), ("cifar", 18)]
+        {
             assert_eq!(Templates::named(name).unwrap().list.len(), count, "{name}");
         }
         assert!(Templates::named("imagnet").unwrap_err().to_string().contains("imagenet-80"));

@@ -36,9 +36,8 @@ impl Item {
 
     /// Its bytes; more than `limit` of them are refused.
     pub fn read(&self, limit: u64) -> Result<Vec<u8>> {
-        let too_large = |len: u64| Error::Picture {
-            reason: format!("{len} bytes are more than the limit of {limit}"),
-        };
+        let too_large =
+            |len: u64| Error::Picture { reason: format!("{len} bytes are more than the limit of {limit}") };
         match &self.place {
             Place::File(path) => {
                 let file = File::open(path).map_err(|e| Error::io("opening", path, e))?;
@@ -134,7 +133,11 @@ pub fn tree(root: &Path) -> Result<Vec<Item>> {
     Ok(files.into_iter().map(item).collect())
 }
 
-fn walk(folder: &Path, seen: &mut std::collections::HashSet<PathBuf>, files: &mut Vec<PathBuf>) -> Result<()> {
+fn walk(
+    folder: &Path,
+    seen: &mut std::collections::HashSet<PathBuf>,
+    files: &mut Vec<PathBuf>,
+) -> Result<()> {
     // Links may lead in circles.
     let real = folder.canonicalize().map_err(|e| Error::io("opening", folder, e))?;
     if !seen.insert(real) {
@@ -162,7 +165,8 @@ pub fn table(path: &Path) -> Result<Vec<Item>> {
     let bad = |reason: String| Error::names("table", format!("{reason} ({})", path.display()));
     let mut reader = csv::Reader::from_path(path).map_err(|e| bad(e.to_string()))?;
     let header = reader.headers().map_err(|e| bad(e.to_string()))?.clone();
-    let column = |names: &[&str]| header.iter().position(|h| names.contains(&h.trim().to_lowercase().as_str()));
+    let column =
+        |names: &[&str]| header.iter().position(|h| names.contains(&h.trim().to_lowercase().as_str()));
     let file = column(&["path", "file", "image", "filename", "filepath"]).ok_or_else(|| {
         bad(format!("expected a column `path`, got {:?}", header.iter().collect::<Vec<_>>()))
     })?;

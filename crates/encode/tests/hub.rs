@@ -63,7 +63,10 @@ impl Server {
         let resolve = format!("/{MODEL}/resolve/main/");
         let name = path.strip_prefix(&resolve).or_else(|| path.strip_prefix("/cdn/")).unwrap_or("");
         let Some(bytes) = self.files.get(name) else {
-            return write!(stream, "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+            return write!(
+                stream,
+                "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+            );
         };
         let etag = if self.lies { sha256(b"other") } else { sha256(bytes) };
         if path.starts_with(&resolve) && name.ends_with(".safetensors") {
@@ -113,7 +116,8 @@ fn hub(endpoint: &str, cache: PathBuf, offline: bool) -> Hub {
 #[test]
 fn a_model_is_downloaded_resumed_checked_and_kept() {
     let cache = tempfile::tempdir().unwrap();
-    let server = Server { files: files(), break_after: Mutex::new(vec![20_000, 50_000]), ..Server::default() };
+    let server =
+        Server { files: files(), break_after: Mutex::new(vec![20_000, 50_000]), ..Server::default() };
     let (server, address) = server.start();
     let mut last = (0, 0);
     let folder = hub(&address, cache.path().into(), false)
@@ -125,7 +129,11 @@ fn a_model_is_downloaded_resumed_checked_and_kept() {
         .unwrap();
     assert!(folder.ends_with(format!("models--someone--tiny-clip/snapshots/{COMMIT}")));
     assert_eq!(last.0, last.1, "progress reaches the end");
-    assert_eq!(*server.ranges.lock().unwrap(), ["bytes=50000-", "bytes=70000-"], "it went on where it stopped");
+    assert_eq!(
+        *server.ranges.lock().unwrap(),
+        ["bytes=50000-", "bytes=70000-"],
+        "it went on where it stopped"
+    );
     assert_eq!(Clip::open(&folder).unwrap().dim(), 12);
     let weights = folder.join("model.safetensors");
     assert!(weights.is_symlink() && std::fs::read(&weights).unwrap() == files()["model.safetensors"]);

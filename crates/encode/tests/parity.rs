@@ -103,7 +103,9 @@ fn pictures_are_cut_as_pillow_cuts_them() {
 #[test]
 fn broken_files_and_bombs_are_errors() {
     let read = |name: &str| std::fs::read(fixtures().join("pictures").join(name)).unwrap();
-    for name in ["wide.jpg", "progressive.jpg", "plain.png", "plain.gif", "plain.tif", "lossy.webp", "plain.bmp"] {
+    for name in
+        ["wide.jpg", "progressive.jpg", "plain.png", "plain.gif", "plain.tif", "lossy.webp", "plain.bmp"]
+    {
         let bytes = read(name);
         for cut in [0, 1, 3, 10, bytes.len() / 3, bytes.len() / 2, bytes.len() - bytes.len() / 4] {
             assert!(decode(&bytes[..cut], &Limits::default()).is_err(), "{name} cut to {cut} bytes");
@@ -135,10 +137,14 @@ fn a_model_that_is_not_one_says_why() {
     std::fs::write(folder.path().join("model.safetensors"), b"no weights").unwrap();
     assert!(error(folder.path()).contains("safetensors"));
     // Weights of another shape than the configuration says.
-    std::fs::copy(fixtures().join("clip/model.safetensors"), folder.path().join("model.safetensors")).unwrap();
-    let config = std::fs::read_to_string(fixtures().join("clip/config.json")).unwrap();
-    std::fs::write(folder.path().join("config.json"), config.replace("\"image_size\": 28", "\"image_size\": 56"))
+    std::fs::copy(fixtures().join("clip/model.safetensors"), folder.path().join("model.safetensors"))
         .unwrap();
+    let config = std::fs::read_to_string(fixtures().join("clip/config.json")).unwrap();
+    std::fs::write(
+        folder.path().join("config.json"),
+        config.replace("\"image_size\": 28", "\"image_size\": 56"),
+    )
+    .unwrap();
     let message = error(folder.path());
     assert!(message.contains("position_embedding") && message.contains("expected"), "{message}");
     std::fs::write(folder.path().join("config.json"), "{").unwrap();

@@ -43,10 +43,12 @@ fn fix_line(line: &str, entities: bool) -> String {
             text = fix_entities(&text);
         }
         text = fix_encoding(&text);
-        text = text
-            .chars()
-            .map(|c| if ('\u{80}'..='\u{9f}').contains(&c) { WINDOWS_1252.upper[c as usize - 0x80] } else { c })
-            .collect();
+        text =
+            text.chars()
+                .map(|c| {
+                    if ('\u{80}'..='\u{9f}').contains(&c) { WINDOWS_1252.upper[c as usize - 0x80] } else { c }
+                })
+                .collect();
         text = replace(&text, &LIGATURES);
         text = replace(&text, &WIDTHS);
         text = text
@@ -345,7 +347,11 @@ static LOSSY: LazyLock<ByteRegex> = LazyLock::new(|| {
 /// Words without punctuation, for SigLIP.
 pub(crate) fn canonicalize(text: &str) -> String {
     let punctuation: HashSet<char> = "!\"#$%&'()*+,-./:;<=>?@[\\]^`{|}~".chars().collect();
-    let plain: String =
-        text.replace('_', " ").chars().filter(|c| !punctuation.contains(c)).collect::<String>().to_lowercase();
+    let plain: String = text
+        .replace('_', " ")
+        .chars()
+        .filter(|c| !punctuation.contains(c))
+        .collect::<String>()
+        .to_lowercase();
     plain.split(is_space).filter(|w| !w.is_empty()).collect::<Vec<_>>().join(" ")
 }

@@ -62,7 +62,9 @@ impl Tokenizer {
                 Ok(ids)
             }
             Kind::Unigram(model) => Ok(model.encode(&clean::canonicalize(text), self.context)),
-            Kind::Missing(path) => Err(Error::model(path, "text needs the model's vocabulary, which is missing")),
+            Kind::Missing(path) => {
+                Err(Error::model(path, "text needs the model's vocabulary, which is missing"))
+            }
         }
     }
 }
@@ -87,7 +89,13 @@ mod tests {
             })
             .map(|(text, _)| text)
             .collect();
-        assert!(wrong.is_empty(), "{} of {}: {:?}", wrong.len(), fixture.len(), &wrong[..wrong.len().min(20)]);
+        assert!(
+            wrong.is_empty(),
+            "{} of {}: {:?}",
+            wrong.len(),
+            fixture.len(),
+            &wrong[..wrong.len().min(20)]
+        );
     }
 
     #[test]

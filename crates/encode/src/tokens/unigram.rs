@@ -76,9 +76,8 @@ impl Unigram {
 
     /// The best way to cut the text, found from left to right.
     fn pieces(&self, text: &str) -> Vec<u32> {
-        let text: String = std::iter::once(SPACE)
-            .chain(text.chars().map(|c| if c == ' ' { SPACE } else { c }))
-            .collect();
+        let text: String =
+            std::iter::once(SPACE).chain(text.chars().map(|c| if c == ' ' { SPACE } else { c })).collect();
         let bounds: Vec<usize> = text.char_indices().map(|(i, _)| i).chain([text.len()]).collect();
         let n = bounds.len() - 1;
         // For each place: the best score up to it, where the last piece begins, and which it is.

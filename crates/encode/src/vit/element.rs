@@ -22,13 +22,25 @@ impl Activation {
     #[inline(always)]
     pub(crate) fn apply(self, values: &mut [f32]) {
         match self {
-            Activation::QuickGelu => each(values, #[inline(always)] |x| x / (1.0 + exp(-1.702 * x))),
-            Activation::Gelu => each(values, #[inline(always)] |x| x * normal_cdf(x)),
+            Activation::QuickGelu => each(
+                values,
+                #[inline(always)]
+                |x| x / (1.0 + exp(-1.702 * x)),
+            ),
+            Activation::Gelu => each(
+                values,
+                #[inline(always)]
+                |x| x * normal_cdf(x),
+            ),
             // ½(1 + tanh y) = sigmoid(2y)
-            Activation::GeluTanh => each(values, #[inline(always)] |x| {
-                let y = 0.797_884_56 * (x + 0.044715 * x * x * x);
-                x / (1.0 + exp(-2.0 * y))
-            }),
+            Activation::GeluTanh => each(
+                values,
+                #[inline(always)]
+                |x| {
+                    let y = 0.797_884_56 * (x + 0.044715 * x * x * x);
+                    x / (1.0 + exp(-2.0 * y))
+                },
+            ),
         }
     }
 }
@@ -87,8 +99,16 @@ fn normal_cdf(x: f32) -> f32 {
 #[inline(always)]
 pub(crate) fn layer_norm(row: &[f32], weight: &[f32], bias: &[f32], eps: f32, out: &mut [f32]) {
     let n = row.len() as f32;
-    let mean = sum(row, #[inline(always)] |x| x) / n;
-    let variance = sum(row, #[inline(always)] |x| (x - mean) * (x - mean)) / n;
+    let mean = sum(
+        row,
+        #[inline(always)]
+        |x| x,
+    ) / n;
+    let variance = sum(
+        row,
+        #[inline(always)]
+        |x| (x - mean) * (x - mean),
+    ) / n;
     let scale = 1.0 / (variance + eps).sqrt();
     for (((o, x), w), b) in out.iter_mut().zip(row).zip(weight).zip(bias) {
         *o = (x - mean) * scale * w + b;
@@ -107,7 +127,12 @@ pub(crate) fn softmax(row: &mut [f32]) {
     }
     let max = tail.iter().chain(&lanes).fold(f32::NEG_INFINITY, |m, &v| if v > m { v } else { m });
     row.iter_mut().for_each(|x| *x = exp(*x - max));
-    let scale = 1.0 / sum(row, #[inline(always)] |x| x);
+    let scale = 1.0
+        / sum(
+            row,
+            #[inline(always)]
+            |x| x,
+        );
     row.iter_mut().for_each(|x| *x *= scale);
 }
 
@@ -150,7 +175,8 @@ mod tests {
     #[test]
     fn functions_agree_with_their_definitions() {
         // Values of Φ at multiples of ½ from tables.
-        for (x, phi) in [(0.0, 0.5), (0.5, 0.691_462_5), (1.0, 0.841_344_75), (2.0, 0.977_249_9), (-3.0, 0.001_349_9)]
+        for (x, phi) in
+            [(0.0, 0.5), (0.5, 0.691_462_5), (1.0, 0.841_344_75), (2.0, 0.977_249_9), (-3.0, 0.001_349_9)]
         {
             assert!((normal_cdf(x) - phi).abs() < 3e-7, "Φ({x}) = {}", normal_cdf(x));
         }

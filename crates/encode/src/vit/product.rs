@@ -33,7 +33,6 @@ pub(crate) struct Aligned {
 struct Line([f32; 16]);
 
 impl Aligned {
-
     /// At least `len` floats; what they hold is left over from before.
     pub fn grow(&mut self, len: usize) -> &mut [f32] {
         if self.lines.len() * 16 < len {
@@ -369,11 +368,7 @@ unsafe fn tile_of_height<S: Simd>(
             }
         };
     }
-    if S::REGISTER_COUNT >= 32 {
-        heights!(1 2 3 4 5 6 7 8 9 10 11 12)
-    } else {
-        heights!(1 2 3 4 5 6)
-    }
+    if S::REGISTER_COUNT >= 32 { heights!(1 2 3 4 5 6 7 8 9 10 11 12) } else { heights!(1 2 3 4 5 6) }
 }
 
 /// `R` rows with one panel.
@@ -463,8 +458,7 @@ mod tests {
         for (rows, inputs, outputs) in
             [(1, 1, 1), (7, 5, 3), (50, 64, 16), (197, 401, 49), (13, 800, 33), (250, 768, 100)]
         {
-            let (a, w, bias) =
-                (noise(rows * inputs, 1), noise(outputs * inputs, 2), noise(outputs, 3));
+            let (a, w, bias) = (noise(rows * inputs, 1), noise(outputs * inputs, 2), noise(outputs, 3));
             let packed = Packed::new(&w, outputs, inputs);
             for add in [false, true] {
                 let before = noise(rows * outputs, 4);
@@ -482,7 +476,10 @@ mod tests {
                             + bias[j] as f64
                             + if add { before[i * outputs + j] as f64 } else { 0.0 };
                         let got = out[i * outputs + j] as f64;
-                        assert!((got - sum).abs() < 1e-4, "{rows}×{inputs}×{outputs} at {i},{j}: {got} {sum}");
+                        assert!(
+                            (got - sum).abs() < 1e-4,
+                            "{rows}×{inputs}×{outputs} at {i},{j}: {got} {sum}"
+                        );
                         assert!((here[i * outputs + j] as f64 - sum).abs() < 1e-4);
                     }
                 }
