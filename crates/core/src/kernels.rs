@@ -93,11 +93,11 @@ fn tile<S: Simd, const R: usize, const W: usize>(
     let weight_heads = weights.map(|w| &w.0[..steps]);
     let mut acc = [[simd.splat_f32s(0.0); W]; R];
     for k in 0..steps {
-        let w: [S::f32s; W] = std::array::from_fn(|j| weight_heads[j][k]);
-        for i in 0..R {
-            let z = row_heads[i][k];
-            for j in 0..W {
-                acc[i][j] = simd.mul_add_e_f32s(z, w[j], acc[i][j]);
+        let z: [S::f32s; R] = std::array::from_fn(|i| row_heads[i][k]);
+        for j in 0..W {
+            let w = weight_heads[j][k];
+            for i in 0..R {
+                acc[i][j] = simd.mul_add_e_f32s(z[i], w, acc[i][j]);
             }
         }
     }
@@ -123,6 +123,119 @@ pub(crate) fn dot_f64(a: &[f32], b: &[f32]) -> f64 {
     a.iter().zip(b).map(|(&a, &b)| a as f64 * b as f64).sum()
 }
 
+/// ⟨a, b⟩.
+pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
+    vectorised(
+        #[inline(always)]
+        || {
+            let mut lanes = [0.0f32; LANES];
+            let (xs, x_tail) = a.as_chunks::<LANES>();
+            let (ys, y_tail) = b.as_chunks::<LANES>();
+            for (x, y) in xs.iter().zip(ys) {
+                for i in 0..LANES {
+                    lanes[i] += x[i] * y[i];
+                }
+            }
+            for (i, (&x, &y)) in x_tail.iter().zip(y_tail).enumerate() {
+                lanes[i] += x * y;
+            }
+            sum_lanes(lanes)
+        },
+    )
+}
+
+/// Ratios x = `slope · count + offset` behind a dead zone: x/e^δ above e^δ, x·e^δ below e^−δ, and 1 between.
+/// In logarithms they shrink towards 0 by δ.
+#[derive(Clone, Copy)]
+pub(crate) struct Ratios<'a> {
+    pub counts: &'a [f32],
+    pub slope: f32,
+    pub offset: f32,
+    /// e^δ and e^−δ.
+    pub up: f32,
+    pub down: f32,
+}
+
+impl Ratios<'_> {
+    /// Σ base · ratio, Σ base · ratio · text, and the largest ratio (at least 0).
+    pub(crate) fn weigh(self, base: &[f32], text: &[f32]) -> [f32; 3] {
+        struct Weigh<'a>(Ratios<'a>, &'a [f32], &'a [f32]);
+        impl WithSimd for Weigh<'_> {
+            type Output = [f32; 3];
+
+            #[inline(always)]
+            fn with_simd<S: Simd>(self, simd: S) -> [f32; 3] {
+                let Weigh(ratios, base, text) = self;
+                let [counts, base, text] = [ratios.counts, base, text].map(|v| S::as_simd_f32s(v));
+                let ratio = ratios.of(simd);
+                let mut sums = [[simd.splat_f32s(0.0); 2]; 2];
+                let mut most = simd.splat_f32s(0.0);
+                let mut add = |lane: usize, c: S::f32s, b: S::f32s, t: S::f32s| {
+                    let r = ratio(c);
+                    most = simd.max_f32s(most, r);
+                    let weighted = simd.mul_f32s(r, b);
+                    sums[0][lane] = simd.add_f32s(sums[0][lane], weighted);
+                    sums[1][lane] = simd.mul_add_e_f32s(weighted, t, sums[1][lane]);
+                };
+                let (c2, c1) = counts.0.as_chunks::<2>();
+                let (b2, b1) = base.0.as_chunks::<2>();
+                let (t2, t1) = text.0.as_chunks::<2>();
+                for ((c, b), t) in c2.iter().zip(b2).zip(t2) {
+                    add(0, c[0], b[0], t[0]);
+                    add(1, c[1], b[1], t[1]);
+                }
+                for ((&c, &b), &t) in c1.iter().zip(b1).zip(t1) {
+                    add(0, c, b, t);
+                }
+                if !counts.1.is_empty() {
+                    let [c, b, t] = [counts.1, base.1, text.1].map(|v| simd.partial_load_f32s(v));
+                    add(1, c, b, t);
+                }
+                let [mass, hit] = sums.map(|[a, b]| simd.reduce_sum_f32s(simd.add_f32s(a, b)));
+                [mass, hit, simd.reduce_max_f32s(most)]
+            }
+        }
+        Arch::new().dispatch(Weigh(self, base, text))
+    }
+
+    /// `out += factor · ratio`.
+    pub(crate) fn add_to(self, out: &mut [f32], factor: f32) {
+        struct AddTo<'a>(Ratios<'a>, &'a mut [f32], f32);
+        impl WithSimd for AddTo<'_> {
+            type Output = ();
+
+            #[inline(always)]
+            fn with_simd<S: Simd>(self, simd: S) {
+                let AddTo(ratios, out, factor) = self;
+                let (counts, out) = (S::as_simd_f32s(ratios.counts), S::as_mut_simd_f32s(out));
+                let (ratio, factor) = (ratios.of(simd), simd.splat_f32s(factor));
+                for (&c, o) in counts.0.iter().zip(out.0) {
+                    *o = simd.mul_add_e_f32s(factor, ratio(c), *o);
+                }
+                if !counts.1.is_empty() {
+                    let c = simd.partial_load_f32s(counts.1);
+                    let o = simd.partial_load_f32s(out.1);
+                    simd.partial_store_f32s(out.1, simd.mul_add_e_f32s(factor, ratio(c), o));
+                }
+            }
+        }
+        Arch::new().dispatch(AddTo(self, out, factor))
+    }
+
+    #[inline(always)]
+    fn of<S: Simd>(self, simd: S) -> impl Fn(S::f32s) -> S::f32s {
+        let line = |zone: f32| (simd.splat_f32s(self.slope * zone), simd.splat_f32s(self.offset * zone));
+        let ((low_slope, low), (high_slope, high)) = (line(self.up), line(self.down));
+        let one = simd.splat_f32s(1.0);
+        #[inline(always)]
+        move |count| {
+            let below = simd.mul_add_e_f32s(low_slope, count, low);
+            let above = simd.mul_add_e_f32s(high_slope, count, high);
+            simd.min_f32s(below, simd.max_f32s(above, one))
+        }
+    }
+}
+
 /// `sum += weight * row` into an f64 accumulator.
 pub(crate) fn accumulate(sum: &mut [f64], weight: f64, row: &[f32]) {
     vectorised(
@@ -135,39 +248,88 @@ pub(crate) fn accumulate(sum: &mut [f64], weight: f64, row: &[f32]) {
     );
 }
 
-/// ⟨row, z⟩ of a row stored as 16-bit integers; the caller applies the row's scale.
-#[inline(always)]
-fn dot_i16(row: &[i16], z: &[f32]) -> f32 {
-    let mut acc = [[0.0f32; LANES]; 2];
-    let (row2, row_tail) = row.as_chunks::<{ 2 * LANES }>();
-    let (z2, z_tail) = z.as_chunks::<{ 2 * LANES }>();
-    for (q, z) in row2.iter().zip(z2) {
-        for half in 0..2 {
-            for i in 0..LANES {
-                acc[half][i] += q[half * LANES + i] as f32 * z[half * LANES + i];
-            }
-        }
-    }
-    for (i, (&q, &z)) in row_tail.iter().zip(z_tail).enumerate() {
-        acc[i / LANES][i % LANES] += q as f32 * z;
-    }
-    let mut lanes = acc[0];
-    for i in 0..LANES {
-        lanes[i] += acc[1][i];
-    }
-    sum_lanes(lanes)
+/// `out[i] = ⟨rows[index[i]], z⟩` over a matrix of 16-bit rows; the caller applies the rows' scales.
+pub(crate) fn gather_dots_i16(rows: &[i16], dim: usize, index: &[u32], z: &[f32], out: &mut [f32]) {
+    Arch::new().dispatch(GatherDots { rows, dim, index, z, out });
 }
 
-/// `out[i] = ⟨rows[index[i]], z⟩` over a matrix of 16-bit rows.
-pub(crate) fn gather_dots_i16(rows: &[i16], dim: usize, index: &[u32], z: &[f32], out: &mut [f32]) {
-    vectorised(
+struct GatherDots<'a> {
+    rows: &'a [i16],
+    dim: usize,
+    index: &'a [u32],
+    z: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl WithSimd for GatherDots<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        for (o, &c) in self.out.iter_mut().zip(self.index) {
+            *o = dot_i16(simd, &self.rows[c as usize * self.dim..][..self.dim], self.z);
+        }
+    }
+}
+
+/// ⟨row, z⟩ of a row stored as 16-bit integers.
+#[inline(always)]
+fn dot_i16<S: Simd>(simd: S, row: &[i16], z: &[f32]) -> f32 {
+    /// Values widened at once.
+    const WIDE: usize = 64;
+    let mut acc = [simd.splat_f32s(0.0); 4];
+    let (rows, row_tail) = row.as_chunks::<WIDE>();
+    let (zs, z_tail) = z.as_chunks::<WIDE>();
+    let mut add = |wide: &[f32; WIDE], z: &[f32; WIDE]| {
+        let (wide, z) = (S::as_simd_f32s(wide).0, S::as_simd_f32s(z).0);
+        for (i, (&w, &z)) in wide.iter().zip(z).enumerate() {
+            acc[i % 4] = simd.mul_add_e_f32s(w, z, acc[i % 4]);
+        }
+    };
+    let mut wide = [0.0f32; WIDE];
+    for (q, z) in rows.iter().zip(zs) {
+        for i in 0..WIDE {
+            wide[i] = q[i] as f32;
+        }
+        add(&wide, z);
+    }
+    if !row_tail.is_empty() {
+        let mut last = [0.0f32; WIDE];
+        wide.fill(0.0);
+        for (w, &q) in wide.iter_mut().zip(row_tail) {
+            *w = q as f32;
+        }
+        last[..z_tail.len()].copy_from_slice(z_tail);
+        add(&wide, &last);
+    }
+    let pairs = [simd.add_f32s(acc[0], acc[1]), simd.add_f32s(acc[2], acc[3])];
+    simd.reduce_sum_f32s(simd.add_f32s(pairs[0], pairs[1]))
+}
+
+/// Appends the indices of all values that are at least `floor`.
+pub(crate) fn indices_above(values: &[f32], floor: f32, out: &mut Vec<u32>) {
+    struct Above<'a>(&'a [f32], f32, &'a mut Vec<u32>);
+    impl WithSimd for Above<'_> {
+        type Output = ();
+
         #[inline(always)]
-        || {
-            for (o, &c) in out.iter_mut().zip(index) {
-                *o = dot_i16(&rows[c as usize * dim..][..dim], z);
+        fn with_simd<S: Simd>(self, simd: S) {
+            let Above(values, floor, out) = self;
+            let (heads, tail) = S::as_simd_f32s(values);
+            let least = simd.splat_f32s(floor);
+            let mut keep = |from: usize, to: usize| {
+                out.extend((from..to).filter(|&i| values[i] >= floor).map(|i| i as u32));
+            };
+            for (i, &v) in heads.iter().enumerate() {
+                let first = simd.first_true_m32s(simd.greater_than_or_equal_f32s(v, least));
+                if first < S::F32_LANES {
+                    keep(i * S::F32_LANES + first, (i + 1) * S::F32_LANES);
+                }
             }
-        },
-    );
+            keep(values.len() - tail.len(), values.len());
+        }
+    }
+    Arch::new().dispatch(Above(values, floor, out))
 }
 
 /// Pairwise sum of the lanes.
@@ -177,6 +339,19 @@ pub(crate) fn sum_lanes(mut lanes: [f32; LANES]) -> f32 {
     while width > 0 {
         for i in 0..width {
             lanes[i] += lanes[i + width];
+        }
+        width /= 2;
+    }
+    lanes[0]
+}
+
+/// Pairwise maximum of the lanes.
+#[inline(always)]
+pub(crate) fn max_lanes(mut lanes: [f32; LANES]) -> f32 {
+    let mut width = LANES / 2;
+    while width > 0 {
+        for i in 0..width {
+            lanes[i] = if lanes[i + width] > lanes[i] { lanes[i + width] } else { lanes[i] };
         }
         width /= 2;
     }
@@ -193,7 +368,7 @@ pub(crate) fn max(values: &[f32]) -> f32 {
             lanes[i] = if chunk[i] > lanes[i] { chunk[i] } else { lanes[i] };
         }
     }
-    tail.iter().chain(&lanes).fold(f32::NEG_INFINITY, |m, &v| if v > m { v } else { m })
+    tail.iter().fold(max_lanes(lanes), |m, &v| if v > m { v } else { m })
 }
 
 /// eˣ, relative error below 2e-7 on [-87, 88]; below that range it gives 0, above it the value at 88.

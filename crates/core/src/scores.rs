@@ -159,8 +159,8 @@ fn position(row: &[f32], value: f32) -> usize {
     chunks.len() * LANES + tail.iter().position(|&v| v == value).unwrap_or(0)
 }
 
-/// softmax(τ · row) into `probs`.
-pub fn softmax(row: &[f32], tau: f32, probs: &mut [f32]) {
+/// softmax(τ · row) into `probs`; returns the best class, the first among equals.
+pub fn softmax(row: &[f32], tau: f32, probs: &mut [f32]) -> usize {
     vectorised(
         #[inline(always)]
         || {
@@ -178,12 +178,13 @@ pub fn softmax(row: &[f32], tau: f32, probs: &mut [f32]) {
                 *out = exp(tau * (x - best));
                 lanes[i] += *out;
             }
-            let sum = sum_lanes(lanes);
+            let share = 1.0 / sum_lanes(lanes);
             for p in probs.iter_mut() {
-                *p /= sum;
+                *p *= share;
             }
+            position(row, best)
         },
-    );
+    )
 }
 
 /// The `k` best classes of a row with their logits, best first, the lower index first among equals.

@@ -16,7 +16,10 @@ use crate::unknown::Unknown;
 use crate::{Config, Error, Features, Head, Result, Scores, State};
 
 /// Rows whose scores are held at once; larger blocks are worked through in pieces of this size.
-const BLOCK: usize = 128;
+const BLOCK: usize = 64;
+
+/// Rows that go through the adapter at once: their adapted scores stay in the cache until they are read.
+const PART: usize = 32;
 
 /// A frozen head and the adapter that keeps it accurate on one stream.
 pub struct Session {
@@ -125,13 +128,13 @@ impl Step {
     pub fn probs(&self, row: usize, temperature: Temperature) -> Vec<f32> {
         let scores = &self.prediction.scores;
         let mut probs = vec![0.0; scores.classes()];
-        match temperature {
-            Temperature::Pred => softmax(scores.row(row), 1.0, &mut probs),
+        let (logits, tau) = match temperature {
+            Temperature::Pred => (scores, 1.0),
             Temperature::Cal => {
-                let logits = self.prediction.calibrated.as_ref().unwrap_or(scores);
-                softmax(logits.row(row), self.prediction.tau_cal[row], &mut probs);
+                (self.prediction.calibrated.as_ref().unwrap_or(scores), self.prediction.tau_cal[row])
             }
-        }
+        };
+        softmax(logits.row(row), tau, &mut probs);
         probs
     }
 
@@ -238,7 +241,7 @@ impl Session {
                 let mut done = 0;
                 while done < batch.rows() {
                     let to_check = (Guard::EVERY - session.next_id % Guard::EVERY) as usize;
-                    let cut = if joint { batch.rows() } else { batch.rows().min(done + to_check) };
+                    let cut = if joint { batch.rows() } else { batch.rows().min(done + to_check.min(PART)) };
                     let part = batch.slice(done..cut);
                     let prediction = session.advance(&part)?;
                     session.finish(&part, &prediction, &unknown[done..cut], &mut step.rows);

@@ -168,6 +168,7 @@ pub enum Count {
 #[allow(missing_docs)]
 pub struct UpdateConfig {
     pub every: u64,
+    pub every_most: u64,
     pub count: Count,
     pub seconds: f64,
 }
@@ -199,7 +200,7 @@ impl Default for UlTtaConfig {
         Self {
             preset: Preset::Default,
             responsibilities: Responsibilities::Fused,
-            min_responsibility: 1e-3,
+            min_responsibility: 3e-3,
             gate: Default::default(),
             prototypes: Default::default(),
             prior: Default::default(),
@@ -226,13 +227,13 @@ impl Default for PrototypesConfig {
             half_life: 1000.0,
             half_life_per_class: 32.0,
             candidates: 64,
-            candidate_range: 8.0,
+            candidate_range: 6.0,
             scale_window: 768,
             scale_min_rows: 100,
             scale_start: 300.0,
             scale_max: 2000.0,
             scale_smoothing: 0.3,
-            refresh: 0.2,
+            refresh: 0.4,
         }
     }
 }
@@ -273,7 +274,7 @@ impl Default for TemperatureConfig {
 
 impl Default for UpdateConfig {
     fn default() -> Self {
-        Self { every: 128, count: Count::Seen, seconds: 0.0 }
+        Self { every: 128, every_most: 1024, count: Count::Seen, seconds: 0.0 }
     }
 }
 
@@ -308,7 +309,7 @@ impl UlTtaConfig {
                     cal_prior: false,
                     ..default.temperature
                 },
-                update: UpdateConfig { every: 64, count: Count::Admitted, seconds: 0.0 },
+                update: UpdateConfig { every: 64, every_most: 64, count: Count::Admitted, seconds: 0.0 },
                 ..default
             },
         }
@@ -378,6 +379,7 @@ impl UlTtaConfig {
         range("temperature.cal_margin", t.cal_margin, 0.0, 1.0)?;
         range("temperature.cal_window", t.cal_window as f64, 1.0, 1e6)?;
         range("update.every", self.update.every as f64, 1.0, 1e12)?;
+        range("update.every_most", self.update.every_most as f64, 1.0, 1e12)?;
         range("update.seconds", self.update.seconds, 0.0, inf)?;
         let s = &self.schedule;
         range("schedule.samples", s.samples, 0.0, inf)?;

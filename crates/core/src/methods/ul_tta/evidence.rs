@@ -19,26 +19,29 @@ use faer::{Accum, Mat, MatMut, MatRef, Par, Side};
 
 use super::config::PrototypesConfig;
 use super::prior::{checked_counts, checked_sums};
-use crate::kernels::{accumulate, gather_dots_i16};
+use crate::kernels::{accumulate, gather_dots_i16, vectorised};
 use crate::{Error, Result, State};
 
 /// Rows whose second moments are added at once.
-const CHUNK: usize = 128;
+const CHUNK: usize = 256;
 
 /// While fewer samples than this many per dimension have been seen, every one enters the second moments …
 const DENSE_PER_DIM: u64 = 4;
 
-/// … and from then on one in this many.
-const STRIDE: u64 = 4;
+/// … and from then on so many per half-life, but at least one in 16 and at most one in 8.
+const THINNED_PER_HALF_LIFE: f64 = 256.0;
 
-/// Σ is factorised again when the evidence has grown by this share …
+/// Σ is factorised when there is a sample per class, again when the evidence has grown by this share and by so
+/// many samples per class: all classes are folded again then …
 const GROWTH: f64 = 1.5;
+const GROWTH_PER_CLASS: f64 = 2.0;
 
 /// … or, once old evidence is forgotten as fast as new comes in, this many times per half-life …
-const PER_HALF_LIFE: f64 = 8.0;
+const PER_HALF_LIFE: f64 = 4.0;
 
-/// … but not more often than this many samples.
+/// … but not more often than this many samples, and so many more per class.
 const MIN_SPACING: f64 = 1024.0;
+const MIN_SPACING_PER_CLASS: f64 = 16.0;
 
 /// Classes folded at once: bounds the memory of the right-hand sides.
 const FOLD_BLOCK: usize = 128;
@@ -56,6 +59,8 @@ pub(super) struct Evidence {
     dim: usize,
     decay: f64,
     half_life: f64,
+    /// Of thinned rows, one in so many enters the second moments.
+    stride: u64,
     /// True sums are `scale` times the stored ones: forgetting is one multiplication.
     scale: f64,
     n: f64,
@@ -109,6 +114,7 @@ impl Evidence {
     pub(super) fn new(config: &PrototypesConfig, classes: usize, dim: usize) -> Self {
         let half_life = config.half_life.max(config.half_life_per_class * classes as f64);
         Self {
+            stride: ((half_life / THINNED_PER_HALF_LIFE) as u64).clamp(8, 16),
             decay: 0.5f64.powf(1.0 / half_life),
             half_life,
             config: config.clone(),
@@ -126,6 +132,11 @@ impl Evidence {
             samples: 0,
             fold: None,
         }
+    }
+
+    /// In samples.
+    pub(super) fn half_life(&self) -> f64 {
+        self.half_life
     }
 
     /// Whether there is anything to say yet.
@@ -157,7 +168,7 @@ impl Evidence {
         self.n += unit;
         accumulate(&mut self.sum, unit, z);
         let dense = self.samples < DENSE_PER_DIM * self.dim as u64;
-        if dense || self.samples.is_multiple_of(STRIDE) {
+        if dense || self.samples.is_multiple_of(self.stride) {
             self.pending.extend_from_slice(z);
             // The last chunk of dense rows ends where the thinned ones begin.
             if self.pending.len() >= CHUNK * self.dim || self.samples + 1 == DENSE_PER_DIM * self.dim as u64 {
@@ -198,7 +209,7 @@ impl Evidence {
         }
         // A thinned row stands for those left out.
         let dense = self.samples < DENSE_PER_DIM * self.dim as u64;
-        let unit = if dense { 1.0 } else { STRIDE as f64 } / self.scale;
+        let unit = if dense { 1.0 } else { self.stride as f64 } / self.scale;
         let mut product = Mat::<f32>::zeros(self.dim, self.dim);
         let z = MatRef::from_column_major_slice(&self.pending, self.dim, rows);
         matmul(
@@ -226,11 +237,16 @@ impl Evidence {
 
     /// At an update: factorises Σ if it has changed, folds the classes that have.
     pub(super) fn update(&mut self) {
-        let true_n = self.n * self.scale;
-        let due = self.fold.as_ref().is_none_or(|fold| {
-            let since = (self.samples - fold.at_samples) as f64;
-            true_n >= GROWTH * fold.at_n || since >= (self.half_life / PER_HALF_LIFE).max(MIN_SPACING)
-        });
+        let (true_n, classes) = (self.n * self.scale, self.classes as f64);
+        let due = match &self.fold {
+            None => true_n >= classes,
+            Some(fold) => {
+                let grown = (GROWTH * fold.at_n).max(fold.at_n + GROWTH_PER_CLASS * classes);
+                let spacing = MIN_SPACING + MIN_SPACING_PER_CLASS * classes;
+                let since = (self.samples - fold.at_samples) as f64;
+                true_n >= grown || since >= spacing.max(self.half_life / PER_HALF_LIFE)
+            }
+        };
         if due && let Some(factor) = self.factorise() {
             let mut fold = self.fold.take().unwrap_or_else(|| Fold::new(self.classes, self.dim));
             (fold.factor, fold.at_n, fold.at_samples) = (factor, true_n, self.samples);
@@ -270,9 +286,14 @@ impl Evidence {
             let pull = mean[column] * scale;
             let from = &self.second[column * dim..(column + 1) * dim];
             let into = sigma.col_as_slice_mut(column);
-            for row in column..dim {
-                into[row] = (from[row] * (scale / n) - mean[row] * pull) as f32;
-            }
+            vectorised(
+                #[inline(always)]
+                || {
+                    for ((i, f), m) in into.iter_mut().zip(from).zip(&mean).skip(column) {
+                        *i = (f * (scale / n) - m * pull) as f32;
+                    }
+                },
+            );
             into[column] += shrink as f32;
         }
         let factor = Llt::new(sigma.as_ref(), Side::Lower).ok()?;
@@ -297,26 +318,23 @@ impl Evidence {
                 let weight = self.scale / (n + self.config.shrink);
                 let pull = self.class_n[c];
                 let sum = &self.class_sum[c * dim..][..dim];
-                means.extend(sum.iter().zip(&origin).map(|(s, g)| ((s - pull * g) * weight) as f32));
+                let start = means.len();
+                means.resize(start + dim, 0.0);
+                vectorised(
+                    #[inline(always)]
+                    || {
+                        for ((m, s), g) in means[start..].iter_mut().zip(sum).zip(&origin) {
+                            *m = ((s - pull * g) * weight) as f32;
+                        }
+                    },
+                );
             }
             let mut solved = means.clone();
             solve(factor, MatMut::from_column_major_slice_mut(&mut solved, dim, block.len()));
             for (i, &c) in block.iter().enumerate() {
                 let (mean, row) = (&means[i * dim..][..dim], &solved[i * dim..][..dim]);
-                // A factor that cannot be solved with leaves the class without a say.
-                let sound = row.iter().all(|v| (v.abs() as f64) < LARGEST);
-                let largest = row.iter().fold(0.0f32, |m, v| m.max(v.abs()));
-                let scale = if sound { largest / i16::MAX as f32 } else { 0.0 };
                 let stored = &mut fold.rows[c * dim..][..dim];
-                let (mut at_mean, mut at_own, mut square) = (0.0f64, 0.0f64, 0.0f64);
-                for k in 0..dim {
-                    stored[k] = if scale > 0.0 { (row[k] / scale).round() as i16 } else { 0 };
-                    // The bias uses the rounded row, so that rounding cancels at the mean.
-                    let value = stored[k] as f64 * scale as f64;
-                    at_mean += value * origin[k];
-                    at_own += value * mean[k] as f64;
-                    square += value * value;
-                }
+                let (scale, [at_mean, at_own, square]) = round_row(row, mean, &origin, stored);
                 fold.row_scale[c] = scale;
                 fold.bias[c] = (-at_mean - 0.5 * at_own) as f32;
                 fold.norm[c] = square.sqrt() as f32;
@@ -490,4 +508,42 @@ fn solve(factor: MatRef<'_, f32>, mut columns: MatMut<'_, f32>) {
     use faer::linalg::triangular_solve as tri;
     tri::solve_lower_triangular_in_place(factor, columns.rb_mut(), Par::Seq);
     tri::solve_upper_triangular_in_place(factor.transpose(), columns, Par::Seq);
+}
+
+/// Stores a folded row as 16-bit integers under one scale, 0 where it is no solution: a factor that cannot be
+/// solved with leaves the class without a say. Returns the scale, and the products of the row *as stored* with
+/// the image mean, the class mean and itself, so that rounding cancels at the mean.
+fn round_row(row: &[f32], own: &[f32], mean: &[f64], stored: &mut [i16]) -> (f32, [f64; 3]) {
+    /// Adding 1.5·2^23 rounds to an integer that can be read from the low bits.
+    const ROUND: f32 = 12_582_912.0;
+    const LANES: usize = 8;
+    vectorised(
+        #[inline(always)]
+        || {
+            let mut lanes = [0.0f32; LANES];
+            for (i, v) in row.iter().enumerate() {
+                let v = v.abs();
+                // A NaN stays.
+                lanes[i % LANES] = if v <= lanes[i % LANES] { lanes[i % LANES] } else { v };
+            }
+            let sound = lanes.iter().all(|&v| (v as f64) < LARGEST);
+            let largest = lanes.iter().copied().fold(0.0, f32::max);
+            let scale = if sound { largest / i16::MAX as f32 } else { 0.0 };
+            let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
+            let mut sums = [[0.0f64; LANES]; 3];
+            for start in (0..row.len()).step_by(LANES) {
+                let n = LANES.min(row.len() - start);
+                for i in 0..n {
+                    let k = start + i;
+                    let value = if inverse > 0.0 { row[k] * inverse } else { 0.0 };
+                    stored[k] = (value + ROUND).to_bits() as i16;
+                    let value = stored[k] as f64 * scale as f64;
+                    sums[0][i] += value * mean[k];
+                    sums[1][i] += value * own[k] as f64;
+                    sums[2][i] += value * value;
+                }
+            }
+            (scale, sums.map(|s| s.iter().sum()))
+        },
+    )
 }

@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 use crate::adapter::{Adapter, Answer, Batch, Card, ClassDrift, Observed, Prediction, Readout, Rows, Vitals};
 use crate::gate::Gate;
-use crate::kernels::{LANES, exp, sum_lanes, vectorised};
+use crate::kernels::{LANES, exp, indices_above, sum_lanes, vectorised};
 use crate::scores::{Summary, softmax, summary};
 use crate::{Error, Head, Result, Scores, State};
 
@@ -41,7 +41,7 @@ pub use config::*;
 use evidence::Evidence;
 use map::Map;
 use prior::{Prior, PriorWork};
-use recent::{Line, One, Recent, Sample, newton, under_target};
+use recent::{Lines, One, Recent, Sample, newton};
 
 /// The method's card.
 pub static CARD: Card = Card {
@@ -60,6 +60,9 @@ const AHEAD: usize = 32;
 
 /// Rows that a fit looks at: of more recent samples, every second, third, …
 const FIT_ROWS: usize = 256;
+
+/// Updates become rarer as evidence grows: one per this share of the samples seen, within bounds.
+const UPDATE_SHARE: u64 = 8;
 
 /// Labelled rows that τ_cal is fitted to.
 const LABELLED: usize = 512;
@@ -407,7 +410,13 @@ impl UlTta {
         if self.updated_at.is_none() {
             self.updated_at = time;
         }
-        let due = (counts && self.since_update >= self.config.update.every) || by_time;
+        let UpdateConfig { every, every_most, .. } = self.config.update;
+        let most = match &self.prototypes {
+            Prototypes::Evidence(evidence) => every_most.min(evidence.half_life() as u64 / 2),
+            _ => every_most,
+        };
+        let enough = every.max(most.min(self.seen / UPDATE_SHARE));
+        let due = (counts && self.since_update >= enough) || by_time;
         if due {
             self.update(work);
             self.updated_at = time.or(self.updated_at);
@@ -440,17 +449,14 @@ impl UlTta {
                     // Relative to the best fused logit, which may lie beyond the range of exp.
                     let fused = |i: usize| work.candidate_text[i] + answered.one.weight * work.image[i];
                     let top = (0..work.candidates.len()).map(fused).fold(0.0, f32::max);
-                    let fade = exp(-top);
-                    if fade < 1.0 {
-                        work.text.iter_mut().for_each(|e| *e *= fade);
-                    }
-                    let has_rest = f32::from(u8::from(answered.one.rest > 0.0));
-                    let mut sum = fade * exp(answered.one.rest_text) * has_rest;
+                    let rest = if answered.one.rest > 0.0 { exp(answered.one.rest_text - top) } else { 0.0 };
+                    let sum = (0..work.candidates.len()).fold(rest, |sum, i| sum + exp(fused(i) - top));
                     for (i, &c) in work.candidates.iter().enumerate() {
-                        work.text[c as usize] = exp(fused(i) - top);
-                        sum += work.text[c as usize];
+                        let share = exp(fused(i) - top) / sum;
+                        if share >= least {
+                            shares.push((c, share));
+                        }
                     }
-                    each_above(&work.text, least * sum, |c, e| shares.push((c as u32, e / sum)));
                 }
                 Responsibilities::Adapted => {
                     let log_sum = answered.summary.log_sum;
@@ -483,7 +489,9 @@ impl UlTta {
         for view in rows {
             let text = views.zero_shot.row(view);
             match self.config.responsibilities {
-                Responsibilities::Text => softmax(text, 1.0, &mut probs),
+                Responsibilities::Text => {
+                    softmax(text, 1.0, &mut probs);
+                }
                 rule => {
                     let z = views.features.row(view);
                     let moved = self.moved(z);
@@ -541,11 +549,15 @@ impl UlTta {
     }
 
     /// The recent samples that a fit looks at: those that may teach, and of many every second, third, …
-    fn fit_rows(&self, window: usize, wanted: impl Fn(&Sample<'_>) -> bool) -> Vec<Sample<'_>> {
+    fn fit_rows(
+        &self,
+        window: usize,
+        wanted: impl Fn(&Sample<'_>) -> bool,
+    ) -> impl Iterator<Item = Sample<'_>> {
         let all: Vec<Sample<'_>> =
             self.recent.newest(window).filter(|s| s.one.teaches > 0.0 && wanted(s)).collect();
         let step = all.len().div_ceil(FIT_ROWS).max(1);
-        all.into_iter().step_by(step).collect()
+        all.into_iter().step_by(step)
     }
 
     /// The image branch's temperature `a`: cross-entropy between the frozen posterior under the prior and
@@ -557,28 +569,22 @@ impl UlTta {
         if self.recent.newest(p.scale_window).filter(scored).count() < p.scale_min_rows.max(1) {
             return;
         }
-        let fitted_to = self.fit_rows(p.scale_window, scored);
-        let rows = || fitted_to.iter().copied();
-        let line_of = |s: &Sample<'_>, line: &mut Line| {
-            line.start(s);
-            line.x.copy_from_slice(s.image);
-            line.b.copy_from_slice(s.prior);
+        let lines = Lines::new(self.fit_rows(p.scale_window, scored), |s, x, b| {
+            x.copy_from_slice(s.image);
+            b.copy_from_slice(s.prior);
             if s.one.rest > 0.0 {
-                line.b[s.classes.len()] = s.one.rest_ratio + s.one.log_rest();
+                b[s.classes.len()] = s.one.rest_ratio + s.one.log_rest();
             }
-        };
+        });
         let start = if self.image.scale > 1.0 { self.image.scale } else { p.scale_start };
-        let fitted = match_posterior(rows, line_of, start, (0.0, p.scale_max), 0.5, 1.0);
+        let fitted = lines.matching(start, (0.0, p.scale_max), 0.5, 1.0);
         self.image.foretold = vectorised(
             #[inline(always)]
             || {
-                let mut line = Line::default();
                 let (mut with, mut without) = (0.0, 0.0);
-                for s in rows() {
-                    line_of(&s, &mut line);
-                    let [x, b, log_p] = under_target(&s, &line);
-                    with += log_p - fitted * x - b + line.moments(fitted as f32).log_sum;
-                    without += log_p - b + line.moments(0.0).log_sum;
+                for (line, [x, b, log_p]) in lines.iter().zip(lines.targets()) {
+                    with += log_p - fitted * x - b + line.moments(fitted as f32).log_sum();
+                    without += log_p - b + line.moments(0.0).log_sum();
                 }
                 (1.0 - with / without.max(1e-9)).min(1.0)
             },
@@ -599,34 +605,29 @@ impl UlTta {
         if self.labelled.len() > 0 || t.cal == CalRule::Fixed {
             return;
         }
-        let fitted_to = self.fit_rows(t.cal_window, |_| true);
-        if fitted_to.is_empty() {
+        let lines =
+            Lines::new(self.fit_rows(t.cal_window, |_| true), |s, x, b| self.calibration_line(s, x, b));
+        if lines.len() == 0 {
             return;
         }
-        let rows = || fitted_to.iter().copied();
-        let line_of = |s: &Sample<'_>, line: &mut Line| self.calibration_line(s, line);
-        let bounds = (t.cal_min, t.cal_max);
-        let matched = match_posterior(rows, line_of, self.tau_match, bounds, 0.3, 0.0);
+        let matched = lines.matching(self.tau_match, (t.cal_min, t.cal_max), 0.3, 0.0);
         let base = matched.powf(t.cal_power).clamp(t.cal_min, t.cal_max);
-        let mut line = Line::default();
         // Mean confidence at a temperature, and its derivative.
-        let mut confidence = |tau: f64| {
-            let (mut sum, mut slope, mut n) = (0.0, 0.0, 0.0);
+        let confidence = |tau: f64| {
+            let (mut sum, mut slope) = (0.0, 0.0);
             vectorised(
                 #[inline(always)]
                 || {
-                    for s in rows() {
-                        line_of(&s, &mut line);
+                    for line in lines.iter() {
                         let m = line.moments(tau as f32);
                         let best = line.best_candidate() as f64;
-                        let p = (tau * best - m.log_sum).exp();
+                        let p = (tau * best - m.log_sum()).exp();
                         sum += p;
                         slope += p * (best - m.mean);
-                        n += 1.0;
                     }
                 },
             );
-            (sum / f64::max(n, 1.0), slope / f64::max(n, 1.0))
+            (sum / lines.len() as f64, slope / lines.len() as f64)
         };
         let now = confidence(base).0;
         let accuracy = folded_accuracy(&self.gate.margins());
@@ -654,7 +655,13 @@ impl UlTta {
         let t = &self.config.temperature;
         let strength = self.config.feedback.prior_strength;
         let count = self.labelled.len() as f64;
-        let mut line = Line::default();
+        let lines = Lines::new(self.labelled.newest(LABELLED), |s, x, b| self.calibration_line(s, x, b));
+        // The entry of each label: its candidate, or the lump.
+        let entry = |(s, label): (Sample<'_>, &u32)| {
+            s.classes.iter().position(|c| c == label).unwrap_or(s.classes.len())
+        };
+        let entries: Vec<usize> =
+            self.labelled.newest(LABELLED).zip(self.labels.iter().rev()).map(entry).collect();
         let fitted = newton(
             self.tau_cal,
             (t.cal_min, t.cal_max),
@@ -663,9 +670,7 @@ impl UlTta {
             #[inline(always)]
             |tau| {
                 let (mut slope, mut curvature) = (0.0, 0.0);
-                for (s, label) in self.labelled.newest(LABELLED).zip(self.labels.iter().rev()) {
-                    self.calibration_line(&s, &mut line);
-                    let entry = s.classes.iter().position(|c| c == label).unwrap_or(s.classes.len());
+                for (line, &entry) in lines.iter().zip(&entries) {
                     let m = line.moments(tau as f32);
                     slope += m.mean - line.x[entry] as f64;
                     curvature += m.variance;
@@ -681,27 +686,24 @@ impl UlTta {
 
     /// The logits of a remembered sample as a line in τ_cal.
     #[inline(always)]
-    fn calibration_line(&self, s: &Sample<'_>, line: &mut Line) {
-        line.start(s);
-        let weight = s.one.weight;
-        let lump = s.classes.len();
+    fn calibration_line(&self, s: &Sample<'_>, x: &mut [f32], b: &mut [f32]) {
+        let (weight, lump) = (s.one.weight, s.classes.len());
         // Every lumped class has an equal part of the lump.
         let each = s.one.log_rest();
         if self.config.temperature.cal_prior {
             let tau_pred = self.tau_pred as f32;
-            for i in 0..line.x.len() {
-                line.x[i] = tau_pred * (s.text[i] + weight * s.image[i]) + s.prior[i];
+            for i in 0..x.len() {
+                x[i] = tau_pred * (s.text[i] + weight * s.image[i]) + s.prior[i];
             }
-            line.b.fill(0.0);
-            line.x[lump] -= each;
+            b.fill(0.0);
         } else {
-            for i in 0..line.x.len() {
-                line.x[i] = s.text[i] + weight * s.image[i];
+            for i in 0..x.len() {
+                x[i] = s.text[i] + weight * s.image[i];
             }
-            line.b.copy_from_slice(s.prior);
-            line.x[lump] -= each;
+            b.copy_from_slice(s.prior);
         }
-        line.b[lump] += each;
+        x[lump] -= each;
+        b[lump] += each;
     }
 
     /// τ_pred as published: the τ of least entropy over the admitted samples since the last update.
@@ -822,52 +824,6 @@ impl Strictness {
     const NONE: Strictness = Strictness { gate: 1.0, alpha: 1.0, gamma: 1.0, kappa: 1.0, eta: 1.0 };
 }
 
-/// The t at which softmax(t·x + b) comes closest, in cross-entropy over the rows, to the frozen posterior under
-/// the prior of the time.
-///
-/// The slope is E_p\[x\] − E_target\[x\], the curvature Var_p\[x\]: a damped Newton search in one dimension.
-fn match_posterior<'a, I: Iterator<Item = Sample<'a>>>(
-    rows: impl Fn() -> I,
-    line_of: impl Fn(&Sample<'a>, &mut Line),
-    start: f64,
-    bounds: (f64, f64),
-    relative_step: f64,
-    absolute_step: f64,
-) -> f64 {
-    let mut line = Line::default();
-    let (mut wanted, mut n) = (0.0, 0.0);
-    vectorised(
-        #[inline(always)]
-        || {
-            for s in rows() {
-                line_of(&s, &mut line);
-                wanted += under_target(&s, &line)[0];
-                n += 1.0;
-            }
-        },
-    );
-    if n == 0.0 {
-        return start;
-    }
-    newton(
-        start,
-        bounds,
-        relative_step,
-        absolute_step,
-        #[inline(always)]
-        |t| {
-            let (mut mean, mut variance) = (0.0, 0.0);
-            for s in rows() {
-                line_of(&s, &mut line);
-                let m = line.moments(t as f32);
-                mean += m.mean;
-                variance += m.variance;
-            }
-            ((mean - wanted) / n, variance / n)
-        },
-    )
-}
-
 /// Accuracy told by the shape of the margins alone, free of their scale: if they are |N(μ, σ)|, with the right
 /// answer on one side, the share on that side is Φ(μ/σ), and E\[Δ\]²/E\[Δ²\] gives μ/σ. ½ means it cannot tell.
 fn folded_accuracy(margins: &[f32]) -> f64 {
@@ -916,7 +872,8 @@ fn choose_candidates(
         return;
     }
     let best = if moved { base.iter().copied().fold(f32::NEG_INFINITY, f32::max) } else { frozen.best };
-    each_above(base, best - config.candidate_range as f32, |c, _| candidates.push(c as u32));
+    let floor = best - config.candidate_range as f32;
+    indices_above(base, floor, candidates);
     if candidates.len() > config.candidates {
         let by_score = |a: &u32, b: &u32| base[*b as usize].total_cmp(&base[*a as usize]).then(a.cmp(b));
         candidates.select_nth_unstable_by(config.candidates - 1, by_score);
@@ -926,15 +883,15 @@ fn choose_candidates(
 }
 
 /// Calls `hit` for every value that is at least `floor`, skipping whole chunks without one.
-#[inline]
+#[inline(always)]
 fn each_above(values: &[f32], floor: f32, mut hit: impl FnMut(usize, f32)) {
     let (chunks, tail) = values.as_chunks::<LANES>();
     for (i, chunk) in chunks.iter().enumerate() {
-        let mut any = false;
+        let mut any = 0u32;
         for &v in chunk {
-            any |= v >= floor;
+            any |= u32::from(v >= floor);
         }
-        if any {
+        if any != 0 {
             for (j, &v) in chunk.iter().enumerate() {
                 if v >= floor {
                     hit(i * LANES + j, v);

@@ -11,7 +11,7 @@
 //! spread evenly.
 
 use super::config::{PriorConfig, PriorRule};
-use crate::kernels::{LANES, ln, sum_lanes, vectorised};
+use crate::kernels::{Ratios, dot, ln, vectorised};
 use crate::{Error, Result, State};
 
 /// Most experts besides the one that stays at the start.
@@ -19,6 +19,9 @@ pub(super) const MAX_EXPERTS: usize = 16;
 
 /// Posterior shares below this are spread evenly instead of counted one by one.
 const SMALL: f32 = 1e-3;
+
+/// An expert with less weight than this has no say.
+const LIGHT: f32 = 1e-9;
 
 /// Counts are rescaled when an expert's scale falls below this.
 const MIN_SCALE: f64 = 1e-12;
@@ -29,8 +32,9 @@ pub(super) struct Prior {
     classes: usize,
     /// π⁰.
     start: Vec<f64>,
-    /// C π⁰_c, what all ratios multiply.
+    /// C π⁰_c, what all ratios multiply, and whether it is 1 everywhere.
     base: Vec<f32>,
+    uniform: bool,
     experts: Vec<Expert>,
     /// Log-weights: the expert that stays at the start first, then one per half-life.
     weights: Vec<f64>,
@@ -51,13 +55,20 @@ struct Expert {
     total: f64,
     spread: f64,
     counts: Vec<f64>,
+    /// The counts in f32, for the passes over all classes.
+    near: Vec<f32>,
+}
+
+impl Expert {
+    fn set_count(&mut self, class: usize, count: f64) {
+        self.counts[class] = count;
+        self.near[class] = count as f32;
+    }
 }
 
 /// What the prior needs per sample, kept between calls to save allocations.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PriorWork {
-    /// Expert by expert, class by class: the ratio behind its dead zone.
-    ratios: Vec<f32>,
     /// How much better than uniform each expert foretold the sample.
     foretold: Vec<f64>,
     /// C π_c of the mixture.
@@ -79,6 +90,7 @@ impl Prior {
                     total: 0.0,
                     spread: 0.0,
                     counts: vec![0.0; classes],
+                    near: vec![0.0; classes],
                 })
                 .collect(),
             _ => Vec::new(),
@@ -88,6 +100,7 @@ impl Prior {
             weights: vec![0.0; experts.len() + 1],
             counts: if config.rule == PriorRule::Dirichlet { vec![0.0; classes] } else { Vec::new() },
             log_ratio: base.iter().map(|&b| b.ln()).collect(),
+            uniform: config.start.is_empty(),
             base,
             experts,
             start,
@@ -108,53 +121,45 @@ impl Prior {
             return;
         }
         let c = self.classes;
-        work.ratios.resize(self.experts.len() * c, 0.0);
         work.mix.resize(c, 0.0);
         work.foretold.resize(self.experts.len() + 1, 0.0);
         let mut factors = [0.0f32; MAX_EXPERTS];
+        let factors = &mut factors[..self.experts.len()];
         let norm = 1.0 / text_sum as f64;
+        let weights = self.mixture();
+        let mut own = weights[0] as f32;
+        work.foretold[0] = dot(&self.base, text) as f64 * norm;
+        for (k, expert) in self.experts.iter().enumerate() {
+            let [mass, hit, most] = self.ratios(expert).weigh(&self.base, text);
+            let mean = mass as f64 / c as f64;
+            work.foretold[k + 1] = hit as f64 * norm / mean;
+            factors[k] = (weights[k + 1] / mean) as f32;
+            // All ratios within the dead zone: it says what the expert at the start says.
+            if self.uniform && most <= 1.0 && mass == c as f32 {
+                own += factors[k];
+                factors[k] = 0.0;
+            }
+        }
+        // The expert at the start has ratio 1 everywhere.
+        work.mix.fill(own);
+        let mut plain = self.uniform;
+        for (expert, &factor) in self.experts.iter().zip(&*factors) {
+            if factor > LIGHT {
+                self.ratios(expert).add_to(&mut work.mix, factor);
+                plain = false;
+            }
+        }
+        if plain {
+            work.mix.fill(1.0);
+            out.fill(0.0);
+            return;
+        }
         vectorised(
             #[inline(always)]
             || {
-                // The expert at the start has ratio 1 everywhere.
-                work.foretold[0] = dot(&self.base, text) as f64 * norm;
-                let weights = self.mixture();
-                let zone = (self.config.dead_zone as f32).exp();
-                for (k, expert) in self.experts.iter().enumerate() {
-                    let all = expert.gamma + expert.total;
-                    let offset = ((expert.gamma + expert.scale * expert.spread) / all) as f32;
-                    let slope = expert.scale / all;
-                    let ratios = &mut work.ratios[k * c..][..c];
-                    let (mass, hit) =
-                        dead_zone_pass(&expert.counts, slope, offset, zone, &self.base, text, ratios);
-                    let mean = mass as f64 / c as f64;
-                    work.foretold[k + 1] = hit as f64 * norm / mean;
-                    factors[k] = (weights[k + 1] / mean) as f32;
-                }
-                let own = weights[0] as f32;
-                let factors = &factors[..self.experts.len()];
-                let PriorWork { ratios, mix, .. } = work;
-                let whole = c / LANES * LANES;
-                for start in (0..whole).step_by(LANES) {
-                    let mut sum = [own; LANES];
-                    for (k, &factor) in factors.iter().enumerate() {
-                        let r: &[f32; LANES] =
-                            ratios[k * c + start..][..LANES].try_into().expect("a whole chunk");
-                        for i in 0..LANES {
-                            sum[i] += factor * r[i];
-                        }
-                    }
-                    let base: &[f32; LANES] = self.base[start..][..LANES].try_into().expect("a whole chunk");
-                    let (m, o) = (&mut mix[start..][..LANES], &mut out[start..][..LANES]);
-                    for i in 0..LANES {
-                        m[i] = sum[i] * base[i];
-                        o[i] = ln(m[i]);
-                    }
-                }
-                for i in whole..c {
-                    let sum = factors.iter().enumerate().fold(own, |s, (k, f)| s + f * ratios[k * c + i]);
-                    mix[i] = sum * self.base[i];
-                    out[i] = ln(mix[i]);
+                for ((m, o), &b) in work.mix.iter_mut().zip(out.iter_mut()).zip(&self.base) {
+                    *m *= b;
+                    *o = ln(*m);
                 }
             },
         );
@@ -165,6 +170,19 @@ impl Prior {
                 *m = (p * c as f64) as f32;
                 *o = ln(*m);
             }
+        }
+    }
+
+    /// An expert's ratios: `scale · (count + spread)`, smoothed by γ, behind the dead zone.
+    fn ratios<'a>(&self, expert: &'a Expert) -> Ratios<'a> {
+        let all = expert.gamma + expert.total;
+        let zone = self.config.dead_zone.exp();
+        Ratios {
+            counts: &expert.near,
+            slope: (expert.scale / all) as f32,
+            offset: ((expert.gamma + expert.scale * expert.spread) / all) as f32,
+            up: zone as f32,
+            down: (1.0 / zone) as f32,
         }
     }
 
@@ -206,13 +224,14 @@ impl Prior {
             let unit = 1.0 / expert.scale;
             for (&class, &p) in classes.iter().zip(posterior) {
                 if p > SMALL {
-                    expert.counts[class as usize] += p as f64 * unit / self.start[class as usize];
+                    let c = class as usize;
+                    expert.set_count(c, expert.counts[c] + p as f64 * unit / self.start[c]);
                 }
             }
             expert.spread += spread * unit;
             if expert.scale < MIN_SCALE {
-                for count in &mut expert.counts {
-                    *count *= expert.scale;
+                for c in 0..self.classes {
+                    expert.set_count(c, expert.counts[c] * expert.scale);
                 }
                 expert.spread *= expert.scale;
                 expert.scale = 1.0;
@@ -266,7 +285,7 @@ impl Prior {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.experts.len() * self.classes * 12 + self.classes * 24
+        self.experts.len() * self.classes * 12 + self.classes * 20
     }
 
     pub(super) fn save_evidence(&self, state: &mut State) {
@@ -308,7 +327,9 @@ impl Prior {
             let counts = checked_counts("local.prior.counts", state, self.experts.len() * self.classes)?;
             let ones = checked_counts("local.prior.ones", state, self.experts.len() * 3)?;
             for (k, expert) in self.experts.iter_mut().enumerate() {
-                expert.counts.copy_from_slice(&counts[k * self.classes..][..self.classes]);
+                for c in 0..self.classes {
+                    expert.set_count(c, counts[k * self.classes + c]);
+                }
                 [expert.scale, expert.total, expert.spread] = ones.as_chunks().0[k];
                 if !(MIN_SCALE..=1.0).contains(&expert.scale) {
                     return Err(Error::state("local.prior.ones: a scale out of range"));
@@ -339,67 +360,6 @@ pub(super) fn checked_sums(name: &str, sums: &[f64], counts: &[f64]) -> Result<(
     let dim = sums.len() / counts.len();
     let fits = sums.chunks(dim).zip(counts).all(|(sum, n)| sum.iter().all(|s| s.abs() <= 1.001 * n + 1e-6));
     if fits { Ok(()) } else { Err(Error::state(format!("{name} holds a sum longer than its count"))) }
-}
-
-#[inline(always)]
-fn dot(a: &[f32], b: &[f32]) -> f32 {
-    let mut lanes = [0.0f32; LANES];
-    let (xs, x_tail) = a.as_chunks::<LANES>();
-    let (ys, y_tail) = b.as_chunks::<LANES>();
-    for (x, y) in xs.iter().zip(ys) {
-        for i in 0..LANES {
-            lanes[i] += x[i] * y[i];
-        }
-    }
-    for (i, (&x, &y)) in x_tail.iter().zip(y_tail).enumerate() {
-        lanes[i] += x * y;
-    }
-    sum_lanes(lanes)
-}
-
-/// One expert's ratios behind the dead zone, their weighted sum, and their sum against the frozen posterior.
-///
-/// In logarithms the dead zone shrinks towards 0 by δ; as a ratio it is x/e^δ above e^δ, x·e^δ below e^−δ,
-/// and 1 between.
-#[inline(always)]
-fn dead_zone_pass(
-    counts: &[f64],
-    slope: f64,
-    offset: f32,
-    up: f32,
-    base: &[f32],
-    text: &[f32],
-    ratios: &mut [f32],
-) -> (f32, f32) {
-    let down = 1.0 / up;
-    let one = |count: f64| {
-        let x = (slope * count) as f32 + offset;
-        let high = x * down;
-        let low = x * up;
-        let high = if high > 1.0 { high } else { 1.0 };
-        if low < 1.0 { low } else { high }
-    };
-    let (mut mass, mut hit) = ([0.0f32; LANES], [0.0f32; LANES]);
-    let n = counts.len() / LANES * LANES;
-    for start in (0..n).step_by(LANES) {
-        let count: &[f64; LANES] = counts[start..start + LANES].try_into().expect("a whole chunk");
-        let b: &[f32; LANES] = base[start..start + LANES].try_into().expect("a whole chunk");
-        let t: &[f32; LANES] = text[start..start + LANES].try_into().expect("a whole chunk");
-        let r: &mut [f32; LANES] = (&mut ratios[start..start + LANES]).try_into().expect("a whole chunk");
-        for i in 0..LANES {
-            r[i] = one(count[i]);
-            let weighted = r[i] * b[i];
-            mass[i] += weighted;
-            hit[i] += weighted * t[i];
-        }
-    }
-    for c in n..counts.len() {
-        ratios[c] = one(counts[c]);
-        let weighted = ratios[c] * base[c];
-        mass[c - n] += weighted;
-        hit[c - n] += weighted * text[c];
-    }
-    (sum_lanes(mass), sum_lanes(hit))
 }
 
 /// KL(p‖q) in nats.

@@ -3,7 +3,7 @@
 //! A row keeps its candidate classes and lumps the rest into one entry: so many classes, with so much mass.
 //! Memory does not grow with the number of classes. Rows are padded to whole lanes with entries of no mass.
 
-use crate::kernels::{LANES, exp, max, sum_lanes, vectorised};
+use crate::kernels::{LANES, exp, max, max_lanes, sum_lanes, vectorised};
 use crate::{Error, Result, State};
 
 /// Logit of an entry without mass: far below any real one, and its square is still finite.
@@ -257,14 +257,23 @@ impl Recent {
     }
 }
 
-/// Logits t·x + b of one row, lump and padding included. Buffers are reused from row to row.
+/// Logits t·x + b of some rows, lump and padding included, and E\[x\], E\[b\], E\[log p\] of each under
+/// softmax(text + prior): the frozen posterior under the prior of the time.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Line {
-    pub x: Vec<f32>,
-    pub b: Vec<f32>,
-    /// Number of candidates: the entries before the lump.
+pub(super) struct Lines {
+    x: Vec<f32>,
+    b: Vec<f32>,
+    /// End of each row, and its number of candidates: the entries before the lump.
+    rows: Vec<(usize, usize)>,
+    targets: Vec<[f64; 3]>,
+}
+
+/// One row of [`Lines`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Line<'a> {
+    pub x: &'a [f32],
+    pub b: &'a [f32],
     pub candidates: usize,
-    e: Vec<f32>,
 }
 
 /// What softmax(t·x + b) says about x.
@@ -272,36 +281,109 @@ pub(super) struct Line {
 pub(super) struct Moments {
     pub mean: f64,
     pub variance: f64,
-    /// log Σ exp(t·x + b).
-    pub log_sum: f64,
+    best: f64,
+    sum: f64,
 }
 
-impl Line {
-    /// Starts a row of as many entries as the sample has.
-    #[inline(always)]
-    pub(super) fn start(&mut self, sample: &Sample<'_>) {
-        self.x.resize(sample.text.len(), 0.0);
-        self.b.resize(sample.text.len(), 0.0);
-        self.candidates = sample.classes.len();
+impl Moments {
+    /// log Σ exp(t·x + b).
+    pub(super) fn log_sum(&self) -> f64 {
+        self.best + self.sum.ln()
+    }
+}
+
+impl Lines {
+    /// The lines of some samples; `fill` writes x and b of one.
+    pub(super) fn new<'a>(
+        samples: impl Iterator<Item = Sample<'a>>,
+        fill: impl Fn(&Sample<'_>, &mut [f32], &mut [f32]),
+    ) -> Self {
+        let mut lines = Self::default();
+        let mut add = |s: Sample<'_>| {
+            let start = lines.x.len();
+            let end = start + s.text.len();
+            lines.x.resize(end, 0.0);
+            lines.b.resize(end, 0.0);
+            fill(&s, &mut lines.x[start..], &mut lines.b[start..]);
+            lines.rows.push((end, s.classes.len()));
+            let target = under_target(&s, &lines.x[start..], &lines.b[start..]);
+            lines.targets.push(target);
+        };
+        let samples: Vec<Sample<'a>> = samples.collect();
+        vectorised(
+            #[inline(always)]
+            || samples.iter().for_each(|s| add(*s)),
+        );
+        lines
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.rows.len()
     }
 
     #[inline(always)]
-    pub(super) fn moments(&mut self, t: f32) -> Moments {
-        self.e.resize(self.x.len(), 0.0);
-        let (xs, bs, es) =
-            (self.x.as_chunks::<LANES>().0, self.b.as_chunks::<LANES>().0, self.e.as_chunks_mut::<LANES>().0);
-        for ((e, x), b) in es.iter_mut().zip(xs).zip(bs) {
+    pub(super) fn iter(&self) -> impl Iterator<Item = Line<'_>> {
+        let mut start = 0;
+        self.rows.iter().map(move |&(end, candidates)| {
+            let line = Line { x: &self.x[start..end], b: &self.b[start..end], candidates };
+            start = end;
+            line
+        })
+    }
+
+    pub(super) fn targets(&self) -> &[[f64; 3]] {
+        &self.targets
+    }
+
+    /// The t at which softmax(t·x + b) comes closest, in cross-entropy over the rows, to the targets.
+    ///
+    /// The slope is E_p\[x\] − E_target\[x\], the curvature Var_p\[x\]: a damped Newton search in one dimension.
+    pub(super) fn matching(
+        &self,
+        start: f64,
+        bounds: (f64, f64),
+        relative_step: f64,
+        absolute_step: f64,
+    ) -> f64 {
+        let n = self.len() as f64;
+        let wanted: f64 = self.targets.iter().map(|t| t[0]).sum();
+        newton(
+            start,
+            bounds,
+            relative_step,
+            absolute_step,
+            #[inline(always)]
+            |t| {
+                let (mut mean, mut variance) = (0.0, 0.0);
+                for line in self.iter() {
+                    let m = line.moments(t as f32);
+                    mean += m.mean;
+                    variance += m.variance;
+                }
+                ((mean - wanted) / n, variance / n)
+            },
+        )
+    }
+}
+
+impl Line<'_> {
+    #[inline(always)]
+    pub(super) fn moments(&self, t: f32) -> Moments {
+        let (xs, bs) = (self.x.as_chunks::<LANES>().0, self.b.as_chunks::<LANES>().0);
+        let mut tops = [f32::NEG_INFINITY; LANES];
+        for (x, b) in xs.iter().zip(bs) {
             for i in 0..LANES {
-                e[i] = t * x[i] + b[i];
+                let l = t * x[i] + b[i];
+                tops[i] = if l > tops[i] { l } else { tops[i] };
             }
         }
-        let best = max(&self.e);
+        let best = max_lanes(tops);
         // Relative to one of the values, so that the variance does not cancel.
         let origin = self.x[0];
         let (mut s0, mut s1, mut s2) = ([0.0f32; LANES], [0.0f32; LANES], [0.0f32; LANES]);
-        for (l, x) in self.e.as_chunks::<LANES>().0.iter().zip(xs) {
+        for (x, b) in xs.iter().zip(bs) {
             for i in 0..LANES {
-                let e = exp(l[i] - best);
+                let e = exp(t * x[i] + b[i] - best);
                 let d = x[i] - origin;
                 s0[i] += e;
                 s1[i] += e * d;
@@ -313,7 +395,8 @@ impl Line {
         Moments {
             mean: first + origin as f64,
             variance: (second - first * first).max(0.0),
-            log_sum: best as f64 + sum.ln(),
+            best: best as f64,
+            sum,
         }
     }
 
@@ -324,12 +407,10 @@ impl Line {
     }
 }
 
-/// E\[x\], E\[b\] and E\[log p\] of a line under softmax(text + prior), the frozen posterior under the prior of
-/// the time.
 #[inline(always)]
-pub(super) fn under_target(sample: &Sample<'_>, line: &Line) -> [f64; 3] {
+fn under_target(sample: &Sample<'_>, x: &[f32], b: &[f32]) -> [f64; 3] {
     let (texts, priors) = (sample.text.as_chunks::<LANES>().0, sample.prior.as_chunks::<LANES>().0);
-    let (xs, bs) = (line.x.as_chunks::<LANES>().0, line.b.as_chunks::<LANES>().0);
+    let (xs, bs) = (x.as_chunks::<LANES>().0, b.as_chunks::<LANES>().0);
     let mut tops = [f32::NEG_INFINITY; LANES];
     for (t, p) in texts.iter().zip(priors) {
         for i in 0..LANES {
@@ -337,7 +418,7 @@ pub(super) fn under_target(sample: &Sample<'_>, line: &Line) -> [f64; 3] {
             tops[i] = if y > tops[i] { y } else { tops[i] };
         }
     }
-    let best = max(&tops);
+    let best = max_lanes(tops);
     let mut sums = [[0.0f32; LANES]; 4];
     for (((t, p), x), b) in texts.iter().zip(priors).zip(xs).zip(bs) {
         for i in 0..LANES {
