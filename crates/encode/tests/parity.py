@@ -191,8 +191,11 @@ def photographs():
             top = max(values)
             print(f"pictures {' '.join(key):36} {len(values):3} files, largest difference {top[0]} ({top[1]}), "
                   f"above 2: {max(v[2] for v in values):.2%} of a picture's values at most", flush=True)
+            # Two grey levels, but for a few values of JPEGs with 4:2:0 chroma: the decoder rounds twice where libjpeg
+            # rounds once.
             if key[1] == "larger":
-                assert top[0] <= 2, top
+                assert top[0] <= (5 if key[0].startswith(".jp") else 2), top
+                assert max(v[2] for v in values) < 0.003
 
 
 if __name__ == "__main__":
