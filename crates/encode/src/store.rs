@@ -289,7 +289,7 @@ fn header(shape: &[usize; 2], labels: Option<usize>, metadata: &[(&str, &str)]) 
     }
     let mut text = tensors.to_string();
     // The numbers begin at a multiple of eight.
-    while text.len() % 8 != 0 {
+    while !text.len().is_multiple_of(8) {
         text.push(' ');
     }
     let mut header = (text.len() as u64).to_le_bytes().to_vec();

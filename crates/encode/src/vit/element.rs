@@ -37,7 +37,7 @@ impl Activation {
                 values,
                 #[inline(always)]
                 |x| {
-                    let y = 0.797_884_56 * (x + 0.044715 * x * x * x);
+                    let y = 0.797_884_6 * (x + 0.044715 * x * x * x);
                     x / (1.0 + exp(-2.0 * y))
                 },
             ),
@@ -176,7 +176,7 @@ mod tests {
     fn functions_agree_with_their_definitions() {
         // Values of Φ at multiples of ½ from tables.
         for (x, phi) in
-            [(0.0, 0.5), (0.5, 0.691_462_5), (1.0, 0.841_344_75), (2.0, 0.977_249_9), (-3.0, 0.001_349_9)]
+            [(0.0, 0.5), (0.5, 0.691_462_5), (1.0, 0.841_344_8), (2.0, 0.977_249_9), (-3.0, 0.001_349_9)]
         {
             assert!((normal_cdf(x) - phi).abs() < 3e-7, "Φ({x}) = {}", normal_cdf(x));
         }
