@@ -155,6 +155,13 @@ impl Sink {
         }
     }
 
+    /// CSV on standard output.
+    pub fn csv_on_stdout(classes: &[String], extent: Extent) -> anyhow::Result<Self> {
+        let mut writer = csv::Writer::from_writer(Output::create(Path::new("-"))?);
+        writer.write_record(columns(classes, extent)).context("writing the header")?;
+        Ok(Sink::Csv(Box::new(writer)))
+    }
+
     /// Writes a prediction.
     pub fn write(&mut self, answer: &Answer<'_>) -> anyhow::Result<()> {
         match self {

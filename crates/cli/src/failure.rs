@@ -38,6 +38,11 @@ pub fn report(error: anyhow::Error) -> ExitCode {
                 Error::Io { doing, .. } => *doing == "opening",
                 _ => true,
             })
+            || cause.downcast_ref::<ultta_encode::Error>().is_some_and(|e| match e {
+                ultta_encode::Error::Io { doing, .. } => *doing == "opening",
+                ultta_encode::Error::Hub { .. } | ultta_encode::Error::Onnx { .. } => false,
+                _ => true,
+            })
     });
     ExitCode::from(if bad_input { BAD_INPUT } else { 1 })
 }

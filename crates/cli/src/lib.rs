@@ -2,16 +2,22 @@
 
 mod anchors;
 mod answers;
+mod classify;
 #[cfg(feature = "serve")]
 mod client;
 mod completions;
 mod config;
 mod demo;
+mod doctor;
+mod encode;
+mod encoder;
 mod eval;
 mod failure;
+mod head;
 mod inspect;
 mod interrupt;
 mod methods;
+mod models;
 mod output;
 mod pipe;
 mod report;
@@ -39,6 +45,7 @@ struct Cli {
 const EXAMPLES: &str = "\
 Examples:
   ultta demo
+  ultta classify photos/ --labels cat,dog,fox
   ultta run --features features.safetensors --head head.safetensors --shuffle 0
   ultta run --features features.npy --head head.safetensors --out predictions.csv
   encoder | ultta run --features - --head head.safetensors | consumer
@@ -49,6 +56,11 @@ Examples:
 #[derive(Subcommand)]
 enum Command {
     Demo(demo::Args),
+    Classify(Box<classify::Args>),
+    Encode(encode::Args),
+    Head(head::Args),
+    Models(models::Args),
+    Doctor(doctor::Args),
     Run(Box<run::Args>),
     Eval(Box<eval::Args>),
     Report(report::Args),
@@ -67,6 +79,11 @@ enum Command {
 pub fn main_from(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let done = match Cli::parse_from(args).command {
         Command::Demo(args) => demo::main(args),
+        Command::Classify(args) => classify::main(*args),
+        Command::Encode(args) => encode::main(args),
+        Command::Head(args) => head::main(args),
+        Command::Models(args) => models::main(args),
+        Command::Doctor(args) => doctor::main(args),
         Command::Run(args) => run::main(*args),
         Command::Eval(args) => eval::main(*args),
         Command::Report(args) => report::main(args),

@@ -150,7 +150,7 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     args.check(piped)?;
     let interrupt = Interrupt::listen()?;
     let head = anchors::load_head(&args.head, &args.anchors)?;
-    let session = open_session(head, &args)?;
+    let session = open_session(head, &args.settings, args.load_state.as_deref())?;
     let extent = Extent { top: args.top, probs: args.probs };
     let mut run = Run {
         guard: GuardWatch::new(&session),
@@ -242,14 +242,14 @@ impl Args {
 }
 
 /// A fresh session, or one that continues from a state. Settings given beside a state must agree with it.
-fn open_session(head: Head, args: &Args) -> anyhow::Result<Session> {
-    let Some(path) = &args.load_state else { return Ok(Session::new(head, &args.settings.resolve()?)?) };
+pub fn open_session(head: Head, settings: &Settings, state: Option<&Path>) -> anyhow::Result<Session> {
+    let Some(path) = state else { return Ok(Session::new(head, &settings.resolve()?)?) };
     let resume = || -> anyhow::Result<Session> {
         let state = State::load(path)?;
-        if !args.settings.given() {
+        if !settings.given() {
             return Ok(Session::resume(head, &state)?);
         }
-        let mut session = Session::new(head, &args.settings.resolve()?)?;
+        let mut session = Session::new(head, &settings.resolve()?)?;
         session.load(&state)?;
         Ok(session)
     };
@@ -374,7 +374,7 @@ impl Stream {
 }
 
 /// A progress bar with the rate, on standard error and only if that is a terminal.
-fn progress_bar(rows: usize) -> ProgressBar {
+pub fn progress_bar(rows: usize) -> ProgressBar {
     let style = ProgressStyle::with_template("{bar:40} {human_pos}/{human_len} rows, {per_sec}, {eta} left");
     ProgressBar::new(rows as u64).with_style(style.expect("the template is valid"))
 }

@@ -3,11 +3,12 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::Context;
 use serde::Deserialize;
 use ultta::{Config, Error, Head};
-use ultta_server::{Durability, Server, ServerConfig, StreamSpec, Tokens};
+use ultta_server::{Durability, PictureEncoder, PictureError, Server, ServerConfig, StreamSpec, Tokens};
 
 use crate::failure::usage;
 use crate::settings::Settings;
@@ -26,6 +27,11 @@ pub struct Args {
 
     #[command(flatten)]
     settings: Settings,
+
+    /// Image model for streams of pictures: a folder, or a name on the hub (see `ultta models`). Without one, the
+    /// service takes features only
+    #[arg(long, value_name = "MODEL", help_heading = "Service")]
+    model: Option<String>,
 
     /// Where streams, logs and snapshots are kept
     #[arg(long, value_name = "DIR", help_heading = "Service")]
@@ -100,6 +106,24 @@ struct ServerTable {
     server: Option<ServerConfig>,
 }
 
+/// The model behind the picture calls.
+struct Pictures(Box<dyn ultta_encode::Encoder>);
+
+impl PictureEncoder for Pictures {
+    fn dim(&self) -> usize {
+        self.0.dim()
+    }
+
+    fn encode(&self, pictures: &[&[u8]]) -> Result<Vec<f32>, PictureError> {
+        let mut rows = Vec::with_capacity(pictures.len() * self.dim());
+        for (index, bytes) in pictures.iter().enumerate() {
+            let row = ultta_encode::encode_picture(&*self.0, bytes);
+            rows.extend(row.map_err(|e| PictureError { index, reason: e.to_string() })?);
+        }
+        Ok(rows)
+    }
+}
+
 pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     start_log(&args.log);
     let (config, method) = resolve(&args)?;
@@ -113,9 +137,13 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
             Some(StreamSpec { head, config: method, durability: None })
         }
     };
+    let encoder = match &args.model {
+        None => None,
+        Some(model) => Some(Arc::new(Pictures(ultta_encode::open(model)?)) as Arc<dyn PictureEncoder>),
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
-        let server = Server::start(config, None).await?;
+        let server = Server::start(config, encoder).await?;
         if let Some(spec) = spec
             && let Err(reason) = server.streams().ensure(&args.stream, spec).await
         {

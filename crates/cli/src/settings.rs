@@ -6,7 +6,7 @@ use anyhow::Context;
 use ultta::{Config, Error};
 
 /// Method, preset, file and single settings; later ones win.
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args, Clone, Debug)]
 pub struct Settings {
     /// The method (`ultta methods` lists them); ul-tta unless the config file says otherwise
     #[arg(long, value_name = "NAME", help_heading = "Method")]

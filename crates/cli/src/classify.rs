@@ -1,0 +1,389 @@
+//! `ultta classify`: pictures to answers, adapting on the way.
+
+use std::collections::{HashMap, HashSet};
+use std::io::{Write, stderr, stdout};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use indicatif::ProgressBar;
+use ultta::{Features, Head, Input, Session, Step};
+use ultta_encode::encoder::encode_views;
+use ultta_encode::pipeline::{self, Block};
+use ultta_encode::source::{self, Item};
+use ultta_encode::{Encoder, Error};
+use ultta_eval::lines::Id;
+
+use crate::answers::{Answer, Extent, Sink};
+use crate::encoder::{EncoderArgs, HeadArgs};
+use crate::failure::{is_broken_pipe, usage};
+use crate::interrupt::Interrupt;
+use crate::run::{open_session, progress_bar};
+use crate::settings::Settings;
+use crate::summary::{GuardWatch, Tally};
+use crate::{anchors, output};
+
+/// Classify pictures by class names, adapting to them on the way
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Files, folders, globs, CSV tables with a column `path`, WebDataset .tar files; - reads paths from standard input
+    #[arg(value_name = "PATH")]
+    paths: Vec<String>,
+
+    #[command(flatten)]
+    head: HeadArgs,
+
+    /// A head file in place of class names
+    #[arg(long = "head", value_name = "FILE", conflicts_with_all = ["labels", "labels_file", "labels_folder", "exemplars"], help_heading = "Classes")]
+    head_file: Option<PathBuf>,
+
+    #[command(flatten)]
+    encoder: EncoderArgs,
+
+    #[command(flatten)]
+    settings: Settings,
+
+    /// Weak views of each admitted picture that its teaching is averaged over: 0, 2 or 4
+    #[arg(long, value_name = "K", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=16), help_heading = "Method")]
+    views: u32,
+
+    /// Seed of the views
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Method")]
+    seed: u64,
+
+    /// Report this share of the pictures, those that fit no class best, as unknown, such as 0.1
+    #[arg(long, value_name = "SHARE", help_heading = "Method")]
+    unknown: Option<f64>,
+
+    /// Continue from a saved state, under its own settings
+    #[arg(long, value_name = "FILE", help_heading = "State")]
+    load_state: Option<PathBuf>,
+
+    /// Save the state at the end, or when interrupted
+    #[arg(long, value_name = "FILE", help_heading = "State")]
+    save_state: Option<PathBuf>,
+
+    /// Follow a folder: answer pictures as they arrive, until interrupted
+    #[arg(long, value_name = "DIR", help_heading = "Input")]
+    watch: Option<PathBuf>,
+
+    /// End --watch when nothing has come for this long
+    #[arg(long, value_name = "SECONDS", requires = "watch", help_heading = "Input")]
+    watch_idle: Option<f64>,
+
+    /// Stop at the first picture that cannot be read, in place of reporting and skipping it
+    #[arg(long, help_heading = "Input")]
+    strict: bool,
+
+    /// Show the K best classes
+    #[arg(long, value_name = "K", default_value_t = 5, help_heading = "Output")]
+    top: usize,
+
+    /// Answers as JSON lines on standard output
+    #[arg(long, help_heading = "Output")]
+    json: bool,
+
+    /// Answers as CSV on standard output
+    #[arg(long, conflicts_with = "json", help_heading = "Output")]
+    csv: bool,
+
+    /// Answers into a file: .jsonl, .csv or .parquet
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "csv"], help_heading = "Output")]
+    out: Option<PathBuf>,
+
+    /// No progress bar and no summary
+    #[arg(long, short, help_heading = "Output")]
+    quiet: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  ultta classify photos/ --labels cat,dog,fox
+  ultta classify 'photos/**/*.jpg' --labels-file classes.txt --templates imagenet-80 --out answers.csv
+  find . -name '*.jpg' | ultta classify - --labels cat,dog --json
+  ultta classify --watch incoming/ --labels cat,dog --save-state state.safetensors
+  ultta classify photos/ --labels cat,dog --model ViT-L-14 --exemplars examples/ --views 2
+
+Pictures that cannot be read are reported and skipped. Exit codes: 0 done, 1 failure, 2 bad input or usage,
+128 + signal after an interrupt (the state is saved).";
+
+/// How often a watched folder is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(400);
+
+pub fn main(args: Args) -> anyhow::Result<ExitCode> {
+    if args.paths.is_empty() && args.watch.is_none() {
+        return usage("which pictures? give files, folders or --watch DIR");
+    }
+    if !args.head.given() && args.head_file.is_none() {
+        return usage("which classes? give --labels cat,dog, --labels-file FILE or --head FILE");
+    }
+    if let Some(folder) = args.watch.as_ref().filter(|folder| !folder.is_dir()) {
+        return usage(format!("--watch: {} is no folder", folder.display()));
+    }
+    if let Some(path) = &args.save_state {
+        output::check_writable(path)?;
+    }
+    let mut settings = args.settings.clone();
+    if let Some(share) = args.unknown {
+        if !(share > 0.0 && share < 1.0) {
+            return usage(format!("--unknown: expected a share between 0 and 1, got {share}"));
+        }
+        settings.settings.push(("unknown.score".into(), "energy".into()));
+        settings.settings.push(("unknown.quantile".into(), share.to_string()));
+    }
+    let interrupt = Interrupt::listen()?;
+    // Missing pictures are known before a model is loaded.
+    let items = source::collect(&args.paths)?;
+    let encoder = args.encoder.open(args.quiet)?;
+    let mut options = args.encoder.options();
+    options.keep_pictures = args.views > 0;
+    let head = match &args.head_file {
+        Some(path) => checked_head(path, &*encoder)?,
+        None => args.head.build(&*encoder, &options, args.quiet)?,
+    };
+    let session = open_session(head, &settings, args.load_state.as_deref())?;
+    let extent = Extent { top: args.top, probs: false };
+    let classes = session.head().classes();
+    let sink = match (&args.out, args.json, args.csv) {
+        (Some(path), ..) => Some(Sink::create(path, classes, extent)?),
+        (None, true, _) => Some(Sink::create(Path::new("-"), classes, extent)?),
+        (None, _, true) => Some(Sink::csv_on_stdout(classes, extent)?),
+        _ => None,
+    };
+    let mut run = Classify {
+        guard: GuardWatch::new(&session),
+        session,
+        encoder: &*encoder,
+        args: &args,
+        extent,
+        sink,
+        tally: Tally::default(),
+        unreadable: 0,
+        hung_up: false,
+        progress: ProgressBar::hidden(),
+        interrupt: &interrupt,
+    };
+    let begun = Instant::now();
+    run.answer(&items, &options)?;
+    if args.watch.is_some() && interrupt.came().is_none() && !run.hung_up {
+        run.watch(&options)?;
+    }
+    run.finish(begun.elapsed())
+}
+
+/// A head that this encoder can serve.
+fn checked_head(path: &Path, encoder: &dyn Encoder) -> anyhow::Result<Head> {
+    let head = anchors::read_head(path)?;
+    if head.dim() != encoder.dim() {
+        let (expected, got) = (encoder.dim(), head.dim());
+        return Err(ultta::Error::Shape { what: "dimension of the head", expected, got })
+            .with_context(|| path.display().to_string());
+    }
+    let theirs = head.metadata().get("encoder_digest");
+    if theirs.is_some_and(|digest| digest != encoder.digest()) {
+        let made_by = head.metadata().get("encoder").map_or("another encoder", String::as_str);
+        eprintln!("warning: {} was made by {made_by}, not by {}", path.display(), encoder.name());
+    }
+    Ok(head)
+}
+
+struct Classify<'a> {
+    session: Session,
+    encoder: &'a dyn Encoder,
+    args: &'a Args,
+    extent: Extent,
+    sink: Option<Sink>,
+    tally: Tally,
+    unreadable: usize,
+    hung_up: bool,
+    guard: GuardWatch,
+    progress: ProgressBar,
+    interrupt: &'a Interrupt,
+}
+
+impl Classify<'_> {
+    /// Answers pictures in order.
+    fn answer(&mut self, items: &[Item], options: &pipeline::Options) -> anyhow::Result<()> {
+        if items.is_empty() {
+            return Ok(());
+        }
+        // Answers for people go to the same terminal as a bar would.
+        let bar = !self.args.quiet && self.sink.is_some();
+        self.progress = if bar { progress_bar(items.len()) } else { ProgressBar::hidden() };
+        let (encoder, interrupt) = (self.encoder, self.interrupt);
+        let mut failed = None;
+        pipeline::run(items, encoder, options, |block| {
+            if interrupt.came().is_some() {
+                return Ok(ControlFlow::Break(()));
+            }
+            match self.block(&block) {
+                Ok(()) => Ok(ControlFlow::Continue(())),
+                Err(error) => {
+                    failed = Some(error);
+                    Ok(ControlFlow::Break(()))
+                }
+            }
+        })?;
+        self.progress.finish_and_clear();
+        match failed {
+            Some(error) if is_broken_pipe(&error) => {
+                self.hung_up = true;
+                Ok(())
+            }
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    fn block(&mut self, block: &Block<'_>) -> anyhow::Result<()> {
+        let views = self.views(block)?;
+        let input = Input {
+            views: views.as_ref().map(|(views, _)| views),
+            view_counts: views.as_ref().map(|(_, counts)| counts.as_slice()),
+            keep_scores: self.extent.needs_scores(),
+            ..Input::new(&block.features)
+        };
+        let step = self.session.step_with(&input)?;
+        for (i, row) in block.rows.iter().enumerate() {
+            let item = &block.items[i];
+            match row {
+                Ok(row) => {
+                    self.tally.push(&step.rows[*row], None);
+                    self.show(item, &step, *row)?;
+                }
+                Err(error) => self.skip(item, error, block.start + i)?,
+            }
+        }
+        if let Some(sink) = &mut self.sink {
+            sink.flush()?;
+        }
+        if let Some(warning) = self.guard.look(&step.health) {
+            self.progress.suspend(|| eprintln!("{warning}"));
+        }
+        self.progress.inc(block.items.len() as u64);
+        Ok(())
+    }
+
+    /// Weak views of the pictures that would teach now.
+    fn views(&self, block: &Block<'_>) -> anyhow::Result<Option<(Features<'static>, Vec<usize>)>> {
+        let count = self.args.views as usize;
+        if count == 0 || block.features.rows() == 0 {
+            return Ok(None);
+        }
+        let admitted = self.session.predict(&block.features)?.rows;
+        let (mut rows, mut counts) = (Vec::new(), Vec::new());
+        for (row, answer) in admitted.iter().enumerate() {
+            if !answer.admitted {
+                counts.push(0);
+                continue;
+            }
+            let seed = self.args.seed ^ answer.id.wrapping_mul(0x2545_f491_4f6c_dd1d);
+            rows.extend_from_slice(encode_views(self.encoder, &block.pictures[row], count, seed)?.data());
+            counts.push(count);
+        }
+        match rows.is_empty() {
+            true => Ok(None),
+            false => Ok(Some((Features::new(rows, self.encoder.dim())?, counts))),
+        }
+    }
+
+    fn show(&mut self, item: &Item, step: &Step, row: usize) -> anyhow::Result<()> {
+        let classes = self.session.head().classes();
+        if let Some(sink) = &mut self.sink {
+            let id = Id::Text(item.id.clone());
+            return sink.write(&Answer::new(step, row, id, classes, self.extent));
+        }
+        let answer = &step.rows[row];
+        let mut out = stdout().lock();
+        let unknown = if answer.unknown { "unknown; nearest " } else { "" };
+        write!(out, "{}: {unknown}{} {:.0} %", item.id, classes[answer.label], 100.0 * answer.prob)?;
+        let others: Vec<String> = step
+            .top(row, self.args.top)
+            .into_iter()
+            .filter(|(label, prob)| *label != answer.label && *prob >= 0.005)
+            .map(|(label, prob)| format!("{} {:.0} %", classes[label], 100.0 * prob))
+            .collect();
+        if !others.is_empty() {
+            write!(out, ", {}", others.join(", "))?;
+        }
+        if answer.zero_shot.label != answer.label {
+            let frozen = &answer.zero_shot;
+            write!(out, "  (zero-shot: {} {:.0} %)", classes[frozen.label], 100.0 * frozen.prob)?;
+        }
+        writeln!(out)?;
+        Ok(())
+    }
+
+    fn skip(&mut self, item: &Item, error: &Error, index: usize) -> anyhow::Result<()> {
+        // Errors of files name them already.
+        let message = error.to_string();
+        let message = if message.contains(&item.id) { message } else { format!("{}: {message}", item.id) };
+        if self.args.strict {
+            return usage(message);
+        }
+        self.unreadable += 1;
+        self.progress.suspend(|| eprintln!("warning: {message}"));
+        if let Some(sink) = &mut self.sink {
+            sink.write_error(index as u64 + 1, Some(&Id::Text(item.id.clone())), &error.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Answers pictures as they arrive. One that is still being written is left for the next look.
+    fn watch(&mut self, options: &pipeline::Options) -> anyhow::Result<()> {
+        let Some(folder) = &self.args.watch else { return Ok(()) };
+        let mut seen: HashSet<String> = HashSet::new();
+        let mut sizes: HashMap<String, u64> = HashMap::new();
+        let mut last = Instant::now();
+        while self.interrupt.came().is_none() && !self.hung_up {
+            let mut ready = Vec::new();
+            for item in source::tree(folder)?.into_iter().filter(|item| !seen.contains(&item.id)) {
+                let size = std::fs::metadata(&item.id).map_or(0, |m| m.len());
+                match sizes.insert(item.id.clone(), size) {
+                    Some(before) if before == size && size > 0 => ready.push(item),
+                    _ => {}
+                }
+            }
+            if ready.is_empty() {
+                if self.args.watch_idle.is_some_and(|idle| last.elapsed().as_secs_f64() > idle) {
+                    break;
+                }
+                std::thread::sleep(LOOK_EVERY);
+                continue;
+            }
+            for item in &ready {
+                sizes.remove(&item.id);
+                seen.insert(item.id.clone());
+            }
+            self.answer(&ready, options)?;
+            last = Instant::now();
+        }
+        Ok(())
+    }
+
+    fn finish(mut self, time: Duration) -> anyhow::Result<ExitCode> {
+        let code = self.interrupt.came();
+        let sunk = self.sink.take().filter(|_| !self.hung_up).map_or(Ok(()), Sink::commit);
+        if let Some(path) = &self.args.save_state {
+            self.session.state().save(output::target(path))?;
+        }
+        sunk?;
+        if self.hung_up {
+            return Ok(code.unwrap_or(ExitCode::SUCCESS));
+        }
+        if self.unreadable > 0 {
+            let all = self.tally.n as usize + self.unreadable;
+            eprintln!("warning: {} of {all} pictures could not be read", self.unreadable);
+        }
+        if !self.args.quiet {
+            self.tally.summary(&self.session, time).print(&mut stderr())?;
+        }
+        if self.tally.n == 0 && self.unreadable > 0 && code.is_none() {
+            return usage("none of the pictures could be read");
+        }
+        Ok(code.unwrap_or(ExitCode::SUCCESS))
+    }
+}

@@ -1,0 +1,202 @@
+//! `ultta doctor`: checks a model, a head, a dataset, a features file, and says what to do.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use ultta::{Error, Head};
+use ultta_encode::dataset::Dataset;
+use ultta_encode::decode::decode;
+use ultta_encode::doctor::{self, Finding, Verdict};
+use ultta_encode::source;
+use ultta_eval::pack::Pack;
+
+use crate::anchors::read_head;
+use crate::encoder::EncoderArgs;
+use crate::failure::{BAD_INPUT, usage};
+
+/// Check a model, a head, a dataset or a features file, and say what to do
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Pictures to look through for unreadable files
+    #[arg(value_name = "PATH")]
+    paths: Vec<String>,
+
+    /// Check the model
+    #[arg(long)]
+    check_model: bool,
+
+    #[command(flatten)]
+    encoder: EncoderArgs,
+
+    /// A head file
+    #[arg(long, value_name = "FILE")]
+    head: Option<PathBuf>,
+
+    /// A features file; with --head, both are checked against each other
+    #[arg(long, value_name = "FILE")]
+    features: Option<PathBuf>,
+
+    /// A known dataset …
+    #[arg(long, value_name = "NAME", requires = "root")]
+    dataset: Option<String>,
+
+    /// … and where it lies
+    #[arg(long, value_name = "DIR", requires = "dataset")]
+    root: Option<PathBuf>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  ultta doctor --check-model --model ViT-B-16
+  ultta doctor --features features.safetensors --head head.safetensors
+  ultta doctor --dataset pacs --root PACS/
+  ultta doctor photos/
+
+Exit codes: 0 all is well or doubtful, 2 something is wrong.";
+
+pub fn main(args: Args) -> anyhow::Result<ExitCode> {
+    let asked = [args.check_model, args.head.is_some(), args.features.is_some(), args.dataset.is_some()];
+    if !asked.contains(&true) && args.paths.is_empty() {
+        return usage("what shall be checked? give --check-model, --head, --features, --dataset or pictures");
+    }
+    let mut worst = Verdict::Fine;
+    let mut show = |title: &str, findings: &[Finding]| {
+        println!("{title}");
+        for finding in findings {
+            let mark = match finding.verdict {
+                Verdict::Fine => "ok   ",
+                Verdict::Doubtful => "hm   ",
+                Verdict::Wrong => "WRONG",
+            };
+            println!("  {mark} {}", finding.what);
+            if !finding.advice.is_empty() {
+                println!("        → {}", finding.advice);
+            }
+            worst = worst.max(finding.verdict);
+        }
+    };
+    if args.check_model {
+        let encoder = args.encoder.open(false)?;
+        show(&format!("model {}", encoder.name()), &doctor::model(&*encoder)?);
+    }
+    let head = args.head.as_deref().map(read_head).transpose()?;
+    if let (Some(head), Some(path)) = (&head, &args.head) {
+        show(&format!("head {}", path.display()), &doctor::head(head));
+    }
+    if let Some(path) = &args.features {
+        show(&format!("features {}", path.display()), &features(path, head.as_ref())?);
+    }
+    if let (Some(name), Some(root)) = (&args.dataset, &args.root) {
+        let found = Dataset::named(name)?.open(root)?;
+        let mut findings: Vec<Finding> = found
+            .packs
+            .iter()
+            .map(|pack| finding(Verdict::Fine, format!("{}: {} pictures", pack.name, pack.items.len()), ""))
+            .collect();
+        let classes = &found.classes.names;
+        let some: Vec<&str> = classes.iter().take(5).map(String::as_str).collect();
+        findings.push(finding(
+            Verdict::Fine,
+            format!("{} classes in this order: {} …", classes.len(), some.join(", ")),
+            "",
+        ));
+        findings.extend(found.warnings.iter().map(|w| {
+            finding(
+                Verdict::Doubtful,
+                w.clone(),
+                "fine if that is what you have; compare with the publication",
+            )
+        }));
+        let items: Vec<_> = found.packs.iter().flat_map(|p| p.items.clone()).collect();
+        findings.extend(unreadable(&items, &args)?);
+        show(&format!("dataset {name}"), &findings);
+    }
+    if !args.paths.is_empty() {
+        let items = source::collect(&args.paths)?;
+        show("pictures", &unreadable(&items, &args)?);
+    }
+    Ok(if worst == Verdict::Wrong { ExitCode::from(BAD_INPUT) } else { ExitCode::SUCCESS })
+}
+
+fn finding(verdict: Verdict, what: impl Into<String>, advice: &str) -> Finding {
+    Finding { verdict, what: what.into(), advice: advice.into() }
+}
+
+/// Rows that are looked at.
+const ROWS: usize = 20_000;
+
+fn features(path: &PathBuf, head: Option<&Head>) -> anyhow::Result<Vec<Finding>> {
+    let pack = Pack::open(path, None)?;
+    let rows = 0..pack.rows().min(ROWS);
+    let norms = match pack.read(rows.clone(), false) {
+        Ok(_) => vec![1.0],
+        Err(Error::NotUnit { norm, .. }) => vec![norm],
+        Err(Error::NotFinite { row, .. }) => {
+            let advice = "the encoder ran in too low a precision, or the file is damaged: encode anew";
+            return Ok(vec![finding(
+                Verdict::Wrong,
+                format!("row {row} holds values that are not finite"),
+                advice,
+            )]);
+        }
+        Err(error) => return Err(error.into()),
+    };
+    if norms[0] < 1e-12 {
+        let advice = "a picture could not be encoded: leave such rows out";
+        return Ok(vec![finding(Verdict::Wrong, "a row is all zeros", advice)]);
+    }
+    let features = pack.read(rows.clone(), true)?;
+    let labels = pack.labels().map(|labels| &labels[rows]);
+    let mut findings = doctor::features(&features, &norms, labels, head);
+    if let Some(head) = head {
+        let (ours, theirs) = (pack.metadata().get("encoder_digest"), head.metadata().get("encoder_digest"));
+        if let (Some(ours), Some(theirs)) = (ours, theirs)
+            && ours != theirs
+        {
+            let name = |m: Option<&String>| m.cloned().unwrap_or_else(|| "unknown".into());
+            let what = format!(
+                "features are of {}, the head of {}",
+                name(pack.metadata().get("encoder")),
+                name(head.metadata().get("encoder"))
+            );
+            findings.push(finding(Verdict::Wrong, what, "encode both with the same model"));
+        }
+        let listed = pack.metadata().get("classes").and_then(|c| serde_json::from_str::<Vec<String>>(c).ok());
+        if let Some(listed) = listed.filter(|listed| !listed.is_empty() && listed != head.classes()) {
+            let at = listed.iter().zip(head.classes()).position(|(a, b)| a != b).unwrap_or(0);
+            let what = format!(
+                "class {at} is {:?} in the features file and {:?} in the head",
+                listed.get(at).map_or("", String::as_str),
+                head.classes().get(at).map_or("", String::as_str)
+            );
+            findings.push(finding(
+                Verdict::Doubtful,
+                what,
+                "give the head its classes in the order of the labels",
+            ));
+        }
+    }
+    Ok(findings)
+}
+
+/// Decodes every picture.
+fn unreadable(items: &[source::Item], args: &Args) -> anyhow::Result<Vec<Finding>> {
+    use rayon::prelude::*;
+    let limits = args.encoder.options().limits;
+    let bad: Vec<Finding> = items
+        .par_iter()
+        .filter_map(|item| {
+            let read = item.read(limits.bytes).and_then(|bytes| decode(&bytes, &limits));
+            let error = read.err()?.to_string();
+            Some(finding(Verdict::Wrong, format!("{}: {error}", item.id), ""))
+        })
+        .collect();
+    let mut findings = vec![finding(
+        if bad.is_empty() { Verdict::Fine } else { Verdict::Wrong },
+        format!("{} of {} pictures can be read", items.len() - bad.len(), items.len()),
+        if bad.is_empty() { "" } else { "replace the files below, or leave them: they are skipped" },
+    )];
+    findings.extend(bad.into_iter().take(20));
+    Ok(findings)
+}

@@ -1,0 +1,196 @@
+//! Bytes of a file to a picture: eight-bit RGB, upright.
+
+use std::io::Cursor;
+
+use image::metadata::Orientation;
+use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader};
+use zune_jpeg::JpegDecoder;
+use zune_jpeg::zune_core::bytestream::ZCursor;
+use zune_jpeg::zune_core::colorspace::ColorSpace;
+use zune_jpeg::zune_core::options::DecoderOptions;
+
+use crate::{Error, Result};
+
+/// A picture: rows of eight-bit RGB.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Picture {
+    /// Pixels across.
+    pub width: usize,
+    /// Pixels down.
+    pub height: usize,
+    /// Three bytes a pixel, row by row.
+    pub rgb: Vec<u8>,
+}
+
+/// What a picture may cost: larger ones are refused before they are decoded.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limits {
+    /// Pixels of a picture.
+    pub pixels: u64,
+    /// Pixels across or down.
+    pub side: u32,
+    /// Bytes of a file.
+    pub bytes: u64,
+}
+
+impl Default for Limits {
+    /// 178,956,970 pixels: where Pillow takes a picture for a decompression bomb.
+    fn default() -> Self {
+        Self { pixels: 178_956_970, side: 65_535, bytes: 1 << 30 }
+    }
+}
+
+impl Limits {
+    fn check(&self, width: u64, height: u64) -> Result<()> {
+        if width == 0 || height == 0 {
+            return Err(Error::picture(format!("it is {width} × {height} pixels large")));
+        }
+        if width > self.side.into() || height > self.side.into() || width.saturating_mul(height) > self.pixels
+        {
+            return Err(Error::picture(format!(
+                "{width} × {height} pixels are more than the limit of {} (at most {} a side)",
+                self.pixels, self.side
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// Decodes JPEG, PNG, WebP, GIF (its first frame), BMP or TIFF; the contents decide, not the name. The picture is
+/// turned as its EXIF orientation says, alpha is dropped as Pillow's `convert("RGB")` drops it.
+pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Picture> {
+    if bytes.len() as u64 > limits.bytes {
+        return Err(Error::picture(format!(
+            "{} bytes are more than the limit of {}",
+            bytes.len(),
+            limits.bytes
+        )));
+    }
+    if bytes.is_empty() {
+        return Err(Error::picture("the file is empty"));
+    }
+    let format = image::guess_format(bytes)
+        .map_err(|_| Error::picture("not a picture: expected JPEG, PNG, WebP, GIF, BMP or TIFF"))?;
+    let bad = |e: image::ImageError| Error::picture(format!("{}: {e}", name(format)));
+    let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
+    let mut bounds = image::Limits::default();
+    bounds.max_image_width = Some(limits.side);
+    bounds.max_image_height = Some(limits.side);
+    // Sixteen bits in four channels are eight bytes a pixel; a decoder may need a copy.
+    bounds.max_alloc = Some(limits.pixels.saturating_mul(16));
+    reader.limits(bounds);
+    let mut decoder = reader.into_decoder().map_err(bad)?;
+    let (width, height) = decoder.dimensions();
+    limits.check(width.into(), height.into())?;
+    // A wrong orientation is no reason to lose the picture.
+    let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
+    if format == ImageFormat::Jpeg {
+        drop(decoder);
+        return turned(jpeg(bytes)?, orientation);
+    }
+    let mut picture = DynamicImage::from_decoder(decoder).map_err(bad)?;
+    picture.apply_orientation(orientation);
+    let (width, height) = (picture.width() as usize, picture.height() as usize);
+    Ok(Picture { width, height, rgb: to_rgb(picture) })
+}
+
+fn name(format: ImageFormat) -> &'static str {
+    match format {
+        ImageFormat::Jpeg => "JPEG",
+        ImageFormat::Png => "PNG",
+        ImageFormat::Gif => "GIF",
+        ImageFormat::WebP => "WebP",
+        ImageFormat::Tiff => "TIFF",
+        ImageFormat::Bmp => "BMP",
+        _ => "picture",
+    }
+}
+
+/// Eight-bit RGB without alpha. Sixteen-bit values keep their upper half, as Pillow does.
+fn to_rgb(picture: DynamicImage) -> Vec<u8> {
+    let high = |v: u16| (v >> 8) as u8;
+    match picture {
+        DynamicImage::ImageRgb8(p) => p.into_raw(),
+        DynamicImage::ImageRgba8(p) => p.pixels().flat_map(|p| [p[0], p[1], p[2]]).collect(),
+        DynamicImage::ImageLuma8(p) => p.pixels().flat_map(|p| [p[0]; 3]).collect(),
+        DynamicImage::ImageLumaA8(p) => p.pixels().flat_map(|p| [p[0]; 3]).collect(),
+        DynamicImage::ImageRgb16(p) => p.into_raw().into_iter().map(high).collect(),
+        DynamicImage::ImageRgba16(p) => {
+            p.pixels().flat_map(|p| [high(p[0]), high(p[1]), high(p[2])]).collect()
+        }
+        DynamicImage::ImageLuma16(p) => p.pixels().flat_map(|p| [high(p[0]); 3]).collect(),
+        DynamicImage::ImageLumaA16(p) => p.pixels().flat_map(|p| [high(p[0]); 3]).collect(),
+        other => other.into_rgb8().into_raw(),
+    }
+}
+
+/// JPEG, CMYK included.
+fn jpeg(bytes: &[u8]) -> Result<Picture> {
+    let bad = |e: String| Error::picture(format!("JPEG: {e}"));
+    // A file that ends early is an error, not a picture with a grey rest.
+    if !is_whole(bytes) {
+        return Err(bad("the file is truncated".into()));
+    }
+    let options =
+        DecoderOptions::default().set_strict_mode(false).set_max_width(65_535).set_max_height(65_535);
+    let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);
+    decoder.decode_headers().map_err(|e| bad(e.to_string()))?;
+    let space = match decoder.input_colorspace() {
+        Some(ColorSpace::CMYK | ColorSpace::YCCK) => ColorSpace::CMYK,
+        Some(ColorSpace::Luma) => ColorSpace::Luma,
+        _ => ColorSpace::RGB,
+    };
+    decoder.set_options(options.jpeg_set_out_colorspace(space));
+    let data = decoder.decode().map_err(|e| bad(e.to_string()))?;
+    let info = decoder.info().ok_or_else(|| bad("no header".into()))?;
+    let (width, height) = (info.width as usize, info.height as usize);
+    let rgb = match space {
+        ColorSpace::Luma => data.iter().flat_map(|&v| [v; 3]).collect(),
+        // Stored inverted, as Adobe does: ink times black.
+        ColorSpace::CMYK => data
+            .as_chunks::<4>()
+            .0
+            .iter()
+            .flat_map(|&[c, m, y, k]| [c, m, y].map(|ink| multiply(ink, k)))
+            .collect(),
+        _ => data,
+    };
+    if rgb.len() != width * height * 3 {
+        return Err(bad(format!("expected {} values, got {}", width * height * 3, rgb.len())));
+    }
+    Ok(Picture { width, height, rgb })
+}
+
+/// Whether the end of the picture is there. A thumbnail before it has an end of its own; what may follow is ignored.
+fn is_whole(bytes: &[u8]) -> bool {
+    let mut at = 2;
+    // Segments up to the start of the first scan.
+    while let Some(&[0xff, marker, high, low]) = bytes.get(at..at + 4) {
+        match marker {
+            0xda => return bytes[at..].windows(2).rev().any(|pair| pair == [0xff, 0xd9]),
+            0xff => at += 1,
+            _ => at += 2 + u16::from_be_bytes([high, low]) as usize,
+        }
+    }
+    // Something else than segments: the decoder will say what.
+    at < bytes.len()
+}
+
+/// `a · b / 255`, rounded.
+fn multiply(a: u8, b: u8) -> u8 {
+    let product = a as u32 * b as u32 + 128;
+    (((product >> 8) + product) >> 8) as u8
+}
+
+fn turned(picture: Picture, orientation: Orientation) -> Result<Picture> {
+    if orientation == Orientation::NoTransforms {
+        return Ok(picture);
+    }
+    let (width, height) = (picture.width as u32, picture.height as u32);
+    let image = image::RgbImage::from_raw(width, height, picture.rgb)
+        .ok_or_else(|| Error::picture("JPEG: sizes do not agree"))?;
+    let mut image = DynamicImage::ImageRgb8(image);
+    image.apply_orientation(orientation);
+    let (width, height) = (image.width() as usize, image.height() as usize);
+    Ok(Picture { width, height, rgb: image.into_rgb8().into_raw() })
+}

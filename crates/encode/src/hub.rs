@@ -1,0 +1,432 @@
+//! Models from the Hugging Face hub, in the cache that its own tools use.
+//!
+//! ```text
+//! $HF_HOME/hub/models--owner--name/{refs/main, snapshots/COMMIT/FILE, blobs/ETAG}
+//! ```
+//!
+//! Downloads resume where they stopped, are checked against the hub's SHA-256, and appear under their name only when
+//! they are whole. `HF_HOME`, `HF_HUB_CACHE`, `HF_HUB_OFFLINE`, `HF_ENDPOINT` and `HF_TOKEN` are respected.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+use ureq::Agent;
+use ureq::http::{HeaderMap, StatusCode};
+
+use crate::config::{HF_CONFIG, HF_PREPROCESS, OPEN_CLIP_CONFIG};
+use crate::encoder::{SHARD_INDEX, WEIGHT_FILES, shards};
+use crate::{Error, Result};
+
+/// How far a download is.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress<'a> {
+    /// The file.
+    pub file: &'a str,
+    /// Bytes that are there.
+    pub done: u64,
+    /// Bytes there will be.
+    pub total: u64,
+}
+
+/// A hub and the folder that caches it.
+#[derive(Clone, Debug)]
+pub struct Hub {
+    /// Where the hub is.
+    pub endpoint: String,
+    /// The folder of the cache.
+    pub cache: PathBuf,
+    /// Whether nothing may be downloaded.
+    pub offline: bool,
+    /// The access token for models that need one.
+    pub token: Option<String>,
+}
+
+/// The hub, unless `HF_ENDPOINT` names another.
+const ENDPOINT: &str = "https://huggingface.co";
+
+/// How often a download that broke off is taken up again.
+const ATTEMPTS: usize = 5;
+
+impl Hub {
+    /// As the environment says.
+    pub fn from_environment() -> Result<Self> {
+        let var = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let flag = |name: &str| {
+            var(name).is_some_and(|v| !matches!(v.to_lowercase().as_str(), "0" | "false" | "no" | "off"))
+        };
+        let cache = match (var("HF_HUB_CACHE"), var("HF_HOME")) {
+            (Some(cache), _) => cache.into(),
+            (None, Some(home)) => Path::new(&home).join("hub"),
+            (None, None) => match var("XDG_CACHE_HOME") {
+                Some(cache) => Path::new(&cache).join("huggingface").join("hub"),
+                None => std::env::home_dir()
+                    .ok_or_else(|| Error::hub("no home folder to keep models in; set HF_HOME"))?
+                    .join(".cache/huggingface/hub"),
+            },
+        };
+        Ok(Self {
+            endpoint: var("HF_ENDPOINT").unwrap_or_else(|| ENDPOINT.into()).trim_end_matches('/').into(),
+            cache,
+            offline: flag("HF_HUB_OFFLINE"),
+            token: var("HF_TOKEN"),
+        })
+    }
+
+    /// The folder of a model in the cache.
+    pub fn folder(&self, model: &str) -> PathBuf {
+        self.cache.join(format!("models--{}", model.replace('/', "--")))
+    }
+
+    /// The snapshot that is in the cache and holds weights, if there is one.
+    pub fn cached(&self, model: &str) -> Option<PathBuf> {
+        let folder = self.folder(model);
+        let named = fs::read_to_string(folder.join("refs/main")).ok();
+        let snapshots = folder.join("snapshots");
+        let mut candidates: Vec<PathBuf> = named.iter().map(|commit| snapshots.join(commit.trim())).collect();
+        if let Ok(all) = fs::read_dir(&snapshots) {
+            let mut all: Vec<PathBuf> = all.flatten().map(|entry| entry.path()).collect();
+            all.sort();
+            candidates.extend(all);
+        }
+        candidates.into_iter().find(|snapshot| complete(snapshot))
+    }
+
+    /// The folder with a model's files; what is missing is downloaded.
+    pub fn model(&self, model: &str, progress: &mut dyn FnMut(Progress<'_>)) -> Result<PathBuf> {
+        let parts: Vec<&str> = model.split('/').collect();
+        let plain = |part: &&str| {
+            !part.is_empty()
+                && !part.starts_with('.')
+                && part.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
+        };
+        if parts.len() != 2 || !parts.iter().all(plain) {
+            let reason = "no such folder, and not the name of a hub model (owner/name)";
+            return Err(Error::model(model, reason));
+        }
+        if let Some(snapshot) = self.cached(model) {
+            return Ok(snapshot);
+        }
+        if self.offline {
+            return Err(Error::hub(self.offline_advice(model)));
+        }
+        self.download(model, progress)
+    }
+
+    /// What to do without a connection.
+    fn offline_advice(&self, model: &str) -> String {
+        format!(
+            "{model} is not in the cache and HF_HUB_OFFLINE is set; where there is a connection, get {HF_CONFIG}, \
+             {HF_PREPROCESS}, tokenizer.json (SigLIP only) and model.safetensors (or pytorch_model.bin) from \
+             {}/{model}/tree/main, put them into one folder, and give that folder as --model; or copy the whole {} \
+             from a machine that has it to {}",
+            self.endpoint,
+            self.folder(model).file_name().unwrap_or_default().to_string_lossy(),
+            self.folder(model).display()
+        )
+    }
+
+    fn download(&self, model: &str, progress: &mut dyn FnMut(Progress<'_>)) -> Result<PathBuf> {
+        let agent: Agent = Agent::config_builder()
+            .max_redirects(0)
+            .http_status_as_error(false)
+            .timeout_connect(Some(Duration::from_secs(30)))
+            .timeout_recv_response(Some(Duration::from_secs(60)))
+            .build()
+            .into();
+        let from = Remote { hub: self, agent: &agent, model };
+        let hf = from.file(HF_CONFIG, progress)?;
+        let open_clip = from.file(OPEN_CLIP_CONFIG, progress)?;
+        let Some(config) = hf.as_ref().or(open_clip.as_ref()) else {
+            let reason = format!("{model} has neither {HF_CONFIG} nor {OPEN_CLIP_CONFIG}: not a CLIP model?");
+            return Err(Error::hub(reason));
+        };
+        let folder = config.parent().unwrap_or(Path::new(".")).to_owned();
+        for optional in [HF_PREPROCESS, "tokenizer.json"] {
+            from.file(optional, progress)?;
+        }
+        for weights in WEIGHT_FILES {
+            // A model of `transformers` does not need open_clip's weights, and the other way round.
+            let theirs = weights.starts_with("open_clip");
+            if (theirs && open_clip.is_none()) || (!theirs && hf.is_none()) {
+                continue;
+            }
+            if from.file(weights, progress)?.is_some() {
+                return Ok(folder);
+            }
+        }
+        if let Some(index) = from.file(SHARD_INDEX, progress)? {
+            let text = fs::read_to_string(&index).map_err(|e| Error::io("opening", &index, e))?;
+            for shard in shards(&text, &index)? {
+                from.file(&shard, progress)?
+                    .ok_or_else(|| Error::hub(format!("{model} has no {shard}, which its index names")))?;
+            }
+            return Ok(folder);
+        }
+        Err(Error::hub(format!("{model} has none of {}", WEIGHT_FILES.join(", "))))
+    }
+}
+
+/// Whether a snapshot holds all that is needed.
+fn complete(snapshot: &Path) -> bool {
+    let has = |name: &str| snapshot.join(name).exists();
+    let weights = WEIGHT_FILES.iter().any(|name| has(name))
+        || fs::read_to_string(snapshot.join(SHARD_INDEX))
+            .is_ok_and(|text| shards(&text, snapshot).is_ok_and(|all| all.iter().all(|shard| has(shard))));
+    weights && (has(HF_CONFIG) || has(OPEN_CLIP_CONFIG))
+}
+
+/// A model on its hub.
+struct Remote<'a> {
+    hub: &'a Hub,
+    agent: &'a Agent,
+    model: &'a str,
+}
+
+impl Remote<'_> {
+    /// Gets one file into the cache; `None` if the model has no such file.
+    fn file(&self, name: &str, progress: &mut dyn FnMut(Progress<'_>)) -> Result<Option<PathBuf>> {
+        let url = format!("{}/{}/resolve/main/{name}", self.hub.endpoint, self.model);
+        let said = |reason: String| Error::hub(format!("{reason} ({url})"));
+        let head = self.head(&url).map_err(&said)?;
+        let Some(head) = head else { return Ok(None) };
+        let folder = self.hub.folder(self.model);
+        let snapshot = folder.join("snapshots").join(&head.commit);
+        let target = snapshot.join(name);
+        if target.exists() {
+            return Ok(Some(target));
+        }
+        let blobs = folder.join("blobs");
+        for place in [&blobs, &snapshot, &folder.join("refs")] {
+            fs::create_dir_all(place).map_err(|e| Error::io("making a folder", place, e))?;
+        }
+        let blob = blobs.join(&head.etag);
+        if !blob.exists() {
+            self.fetch(&head, name, &blob, progress)?;
+        }
+        link(&blob, &target)?;
+        let named = folder.join("refs/main");
+        ultta::state::write_atomically(&named, head.commit.as_bytes())?;
+        Ok(Some(target))
+    }
+
+    /// Asks for a file's size, digest and place.
+    fn head(&self, url: &str) -> Result<Option<Remembered>, String> {
+        let mut at = url.to_string();
+        let mut found: Option<Remembered> = None;
+        // The first answer has the hub's headers; redirects lead to where the bytes are.
+        for _ in 0..10 {
+            let mut request = self.agent.head(&at);
+            if let Some(token) = self.hub.token.as_ref().filter(|_| at.starts_with(&self.hub.endpoint)) {
+                request = request.header("Authorization", format!("Bearer {token}"));
+            }
+            let answer = request.call().map_err(|e| format!("no answer: {e}"))?;
+            let (status, headers) = (answer.status(), answer.headers());
+            match status {
+                StatusCode::NOT_FOUND => return Ok(None),
+                StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+                    return Err(format!("{status}: no such model, or it needs an access token (HF_TOKEN)"));
+                }
+                _ if status.is_client_error() || status.is_server_error() => return Err(status.to_string()),
+                _ => {}
+            }
+            let mut remembered = found.take().unwrap_or_default();
+            remembered.take(headers);
+            if !status.is_redirection() {
+                remembered.url = at;
+                return match remembered.etag.is_empty() {
+                    true => Err("the hub gave no ETag to keep the file under".into()),
+                    false => Ok(Some(remembered)),
+                };
+            }
+            let to = text(headers, "location").ok_or("a redirect to nowhere")?;
+            at = match to.starts_with('/') {
+                true => format!("{}{to}", origin(&at)),
+                false => to,
+            };
+            found = Some(remembered);
+        }
+        Err("too many redirects".into())
+    }
+
+    /// Downloads to a file beside the blob, goes on where an earlier one stopped, checks and renames it.
+    fn fetch(
+        &self,
+        head: &Remembered,
+        name: &str,
+        blob: &Path,
+        progress: &mut dyn FnMut(Progress<'_>),
+    ) -> Result<()> {
+        let mut part = blob.as_os_str().to_owned();
+        part.push(".incomplete");
+        let part = PathBuf::from(part);
+        let mut problem = String::new();
+        for attempt in 0..ATTEMPTS {
+            if attempt > 0 {
+                std::thread::sleep(Duration::from_millis(200 << attempt));
+            }
+            match self.fetch_rest(head, name, &part, progress) {
+                Ok(()) => {
+                    verify(head, name, &part)?;
+                    return fs::rename(&part, blob).map_err(|e| Error::io("renaming", blob, e));
+                }
+                Err(reason) => problem = reason,
+            }
+        }
+        Err(Error::hub(format!(
+            "{name} of {}: {problem}; what has come so far is kept, so that a further try goes on from there",
+            self.model
+        )))
+    }
+
+    fn fetch_rest(
+        &self,
+        head: &Remembered,
+        name: &str,
+        part: &Path,
+        progress: &mut dyn FnMut(Progress<'_>),
+    ) -> Result<(), String> {
+        let there = fs::metadata(part).map_or(0, |m| m.len());
+        if head.size.is_some_and(|size| there == size) {
+            return Ok(());
+        }
+        let mut request = self.agent.get(&head.url);
+        if let Some(token) = self.hub.token.as_ref().filter(|_| head.url.starts_with(&self.hub.endpoint)) {
+            request = request.header("Authorization", format!("Bearer {token}"));
+        }
+        if there > 0 {
+            request = request.header("Range", format!("bytes={there}-"));
+        }
+        let mut answer = request.call().map_err(|e| format!("no answer: {e}"))?;
+        let resumed = answer.status() == StatusCode::PARTIAL_CONTENT;
+        if !answer.status().is_success() {
+            if there > 0 {
+                // What is there does not fit; the next try begins anew.
+                let _ = fs::remove_file(part);
+            }
+            return Err(answer.status().to_string());
+        }
+        let mut file = OpenOptions::new();
+        let file = file.create(true).write(true).append(resumed).truncate(!resumed).open(part);
+        let mut file = file.map_err(|e| e.to_string())?;
+        let mut done = if resumed { there } else { 0 };
+        let total = head.size.unwrap_or(0);
+        let mut body = answer.body_mut().as_reader();
+        let mut buffer = vec![0; 1 << 17];
+        loop {
+            let n = body.read(&mut buffer).map_err(|e| format!("the connection broke off: {e}"))?;
+            if n == 0 {
+                break;
+            }
+            file.write_all(&buffer[..n]).map_err(|e| e.to_string())?;
+            done += n as u64;
+            progress(Progress { file: name, done, total });
+        }
+        file.sync_all().map_err(|e| e.to_string())?;
+        match head.size {
+            Some(size) if done < size => {
+                Err(format!("the connection broke off after {done} of {size} bytes"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What the hub says about a file.
+#[derive(Default)]
+struct Remembered {
+    url: String,
+    commit: String,
+    etag: String,
+    size: Option<u64>,
+}
+
+impl Remembered {
+    /// Headers of the hub itself count; those of where the bytes lie fill in what it left out.
+    fn take(&mut self, headers: &HeaderMap) {
+        if let Some(commit) = text(headers, "x-repo-commit").filter(|c| is_name(c)) {
+            self.commit = commit;
+        } else if self.commit.is_empty() {
+            self.commit = "main".into();
+        }
+        let etag = text(headers, "x-linked-etag").or_else(|| text(headers, "etag"));
+        if let Some(etag) = etag.filter(|_| self.etag.is_empty()) {
+            let etag = etag.trim_start_matches("W/").trim_matches('"').to_string();
+            if is_name(&etag) {
+                self.etag = etag;
+            }
+        }
+        let size = text(headers, "x-linked-size").or_else(|| text(headers, "content-length"));
+        if let Some(size) = size.and_then(|s| s.parse().ok()).filter(|_| text(headers, "location").is_none())
+        {
+            self.size = Some(size);
+        } else if let Some(size) = text(headers, "x-linked-size").and_then(|s| s.parse().ok()) {
+            self.size = Some(size);
+        }
+    }
+}
+
+/// Whether a hub's word can be a file name.
+fn is_name(text: &str) -> bool {
+    !text.is_empty()
+        && !text.starts_with('.')
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+}
+
+fn text(headers: &HeaderMap, name: &str) -> Option<String> {
+    Some(headers.get(name)?.to_str().ok()?.to_string())
+}
+
+/// Scheme and host of an address.
+fn origin(url: &str) -> &str {
+    let after = url.find("://").map_or(0, |i| i + 3);
+    &url[..url[after..].find('/').map_or(url.len(), |i| after + i)]
+}
+
+/// Large files have their SHA-256 as ETag, small ones git's SHA-1, which only the size is checked for.
+fn verify(head: &Remembered, name: &str, part: &Path) -> Result<()> {
+    let bad = |reason: String| {
+        let _ = fs::remove_file(part);
+        Err(Error::hub(format!("{name}: {reason}; it was removed, try again")))
+    };
+    let mut file = File::open(part).map_err(|e| Error::io("opening", part, e))?;
+    let size = file.metadata().map_err(|e| Error::io("reading", part, e))?.len();
+    if let Some(expected) = head.size.filter(|&expected| expected != size) {
+        return bad(format!("expected {expected} bytes, got {size}"));
+    }
+    if head.etag.len() != 64 || !head.etag.chars().all(|c| c.is_ascii_hexdigit()) {
+        return Ok(());
+    }
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        let n = file.read(&mut buffer).map_err(|e| Error::io("reading", part, e))?;
+        if n == 0 {
+            break;
+        }
+        hash.update(&buffer[..n]);
+    }
+    let got: String = hash.finalize().iter().map(|b| format!("{b:02x}")).collect();
+    match got.eq_ignore_ascii_case(&head.etag) {
+        true => Ok(()),
+        false => bad(format!("its SHA-256 is {got}, the hub says {}", head.etag)),
+    }
+}
+
+/// A relative link, as the hub's tools make them; a copy where there are no links.
+fn link(blob: &Path, target: &Path) -> Result<()> {
+    let name = blob.file_name().unwrap_or_default();
+    #[cfg(unix)]
+    let linked = std::os::unix::fs::symlink(Path::new("../../blobs").join(name), target);
+    #[cfg(not(unix))]
+    let linked = {
+        let _ = name;
+        fs::copy(blob, target).map(|_| ())
+    };
+    match linked {
+        Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => Err(Error::io("linking", target, e)),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,333 @@
+//! Features on their way to a file: parts that survive a kill, then one file (or several, for large sets).
+//!
+//! ```text
+//! features.safetensors.parts/00000000.safetensors …    while it runs
+//! features.safetensors (or features-00000-of-00004.safetensors …), features.csv    when it is done
+//! ```
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use safetensors::SafeTensors;
+use serde::{Deserialize, Serialize};
+use ultta::Features;
+
+use crate::source::Item;
+use crate::{Error, Result};
+
+/// What all rows of a file have in common.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Provenance {
+    /// The encoder's name.
+    pub encoder: String,
+    /// Its digest.
+    pub encoder_digest: String,
+    /// How pictures became input.
+    pub preprocess: String,
+    /// Class names in label order; empty without labels.
+    pub classes: Vec<String>,
+    /// Where the pictures came from.
+    pub source: String,
+}
+
+/// What came of one picture.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Entry {
+    id: String,
+    label: Option<usize>,
+    /// Why there is no row.
+    error: Option<String>,
+}
+
+/// Items of a part, and the rows of those that could be read.
+#[derive(Serialize, Deserialize)]
+struct PartInfo {
+    start: usize,
+    provenance: Provenance,
+    entries: Vec<Entry>,
+}
+
+/// Writes features part by part.
+pub struct Store {
+    out: PathBuf,
+    parts: PathBuf,
+    dim: usize,
+    provenance: Provenance,
+    /// Items per part.
+    part_items: usize,
+    /// Items that are in parts.
+    done: usize,
+    entries: Vec<Entry>,
+    rows: Vec<f32>,
+}
+
+/// What a store came to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Written {
+    /// Feature rows.
+    pub rows: usize,
+    /// Pictures that could not be read: name and reason.
+    pub unreadable: Vec<(String, String)>,
+    /// The files of features.
+    pub files: Vec<PathBuf>,
+}
+
+impl Store {
+    /// Begins, or goes on where an earlier run with the same encoder and pictures was stopped.
+    pub fn open(
+        out: &Path,
+        dim: usize,
+        provenance: Provenance,
+        items: &[Item],
+        labels: Option<&[usize]>,
+        part_items: usize,
+    ) -> Result<Self> {
+        let mut name = out.as_os_str().to_owned();
+        name.push(".parts");
+        let parts = PathBuf::from(name);
+        fs::create_dir_all(&parts).map_err(|e| Error::io("making a folder", &parts, e))?;
+        let mut store = Self {
+            out: out.to_owned(),
+            parts,
+            dim,
+            provenance,
+            part_items: part_items.max(1),
+            done: 0,
+            entries: Vec::new(),
+            rows: Vec::new(),
+        };
+        while store.done < items.len() {
+            let path = store.part(store.done);
+            if !path.exists() {
+                break;
+            }
+            let (info, _) = read_part(&path)?;
+            let same = info.provenance == store.provenance
+                && info.start == store.done
+                && info.entries.len() <= items.len() - store.done
+                && info.entries.iter().zip(&items[store.done..]).enumerate().all(|(i, (entry, item))| {
+                    entry.id == item.id && entry.label == labels.map(|l| l[store.done + i])
+                });
+            if !same || info.entries.is_empty() {
+                return Err(Error::model(
+                    &store.parts,
+                    "an unfinished run over other pictures or with another encoder is here; finish it, or remove it",
+                ));
+            }
+            store.done += info.entries.len();
+        }
+        Ok(store)
+    }
+
+    fn part(&self, start: usize) -> PathBuf {
+        self.parts.join(format!("{start:08}.safetensors"))
+    }
+
+    /// How many items an earlier run has finished.
+    pub fn done(&self) -> usize {
+        self.done
+    }
+
+    /// Takes in what came of the next picture.
+    pub fn push(&mut self, item: &Item, label: Option<usize>, row: Result<&[f32], String>) -> Result<()> {
+        let error = match row {
+            Ok(row) => {
+                self.rows.extend_from_slice(row);
+                None
+            }
+            Err(reason) => Some(reason),
+        };
+        self.entries.push(Entry { id: item.id.clone(), label, error });
+        if self.entries.len() >= self.part_items { self.flush() } else { Ok(()) }
+    }
+
+    /// Writes what is not in a part yet.
+    pub fn flush(&mut self) -> Result<()> {
+        if self.entries.is_empty() {
+            return Ok(());
+        }
+        let info = PartInfo {
+            start: self.done,
+            provenance: self.provenance.clone(),
+            entries: std::mem::take(&mut self.entries),
+        };
+        let text = serde_json::to_string(&info).map_err(|e| Error::model(&self.parts, e.to_string()))?;
+        let rows = std::mem::take(&mut self.rows);
+        let shape = [rows.len() / self.dim, self.dim];
+        let header = header(&shape, None, &[("part", &text)]);
+        let mut bytes = header;
+        bytes.extend(rows.iter().flat_map(|v| v.to_le_bytes()));
+        ultta::state::write_atomically(&self.part(self.done), &bytes)?;
+        self.done += info.entries.len();
+        Ok(())
+    }
+
+    /// Puts the parts together: one file of features, or several of at most `shard_rows`; and a table of all
+    /// pictures beside them. The parts are removed.
+    pub fn finish(mut self, shard_rows: usize) -> Result<Written> {
+        self.flush()?;
+        let mut parts = Vec::new();
+        let mut written = Written { rows: 0, unreadable: Vec::new(), files: Vec::new() };
+        let table = self.out.with_extension("csv");
+        let mut list = Vec::new();
+        {
+            let mut writer = csv::Writer::from_writer(&mut list);
+            let bad = |e: csv::Error| Error::io("writing", &table, e.into());
+            writer.write_record(["row", "path", "label", "error"]).map_err(bad)?;
+            let mut start = 0;
+            while start < self.done {
+                let path = self.part(start);
+                let (info, rows) = read_part(&path)?;
+                let mut labels = Vec::new();
+                for entry in &info.entries {
+                    let (row, error) = match &entry.error {
+                        None => {
+                            labels.push(entry.label);
+                            (written.rows.to_string(), "")
+                        }
+                        Some(error) => {
+                            written.unreadable.push((entry.id.clone(), error.clone()));
+                            (String::new(), error.as_str())
+                        }
+                    };
+                    written.rows += usize::from(entry.error.is_none());
+                    let label = entry.label.map(|l| l.to_string()).unwrap_or_default();
+                    writer.write_record([&row, &entry.id, &label, error]).map_err(bad)?;
+                }
+                debug_assert_eq!(rows, labels.len());
+                parts.push((path, labels));
+                start += info.entries.len();
+            }
+            writer.flush().map_err(|e| Error::io("writing", &table, e))?;
+        }
+        // Whole parts go into a shard, so that nothing needs to be held in memory.
+        let mut shards: Vec<Vec<(PathBuf, Vec<Option<usize>>)>> = vec![vec![]];
+        let mut rows = 0;
+        for part in parts {
+            if rows > 0 && rows + part.1.len() > shard_rows.max(1) {
+                shards.push(vec![]);
+                rows = 0;
+            }
+            rows += part.1.len();
+            shards.last_mut().expect("there is one").push(part);
+        }
+        let n = shards.len();
+        for (i, shard) in shards.iter().enumerate() {
+            let path = match n {
+                1 => self.out.clone(),
+                _ => {
+                    let stem = self.out.file_stem().unwrap_or_default().to_string_lossy();
+                    self.out.with_file_name(format!("{stem}-{i:05}-of-{n:05}.safetensors"))
+                }
+            };
+            self.write_shard(&path, shard)?;
+            written.files.push(path);
+        }
+        ultta::state::write_atomically(&table, &list)?;
+        fs::remove_dir_all(&self.parts).map_err(|e| Error::io("removing", &self.parts, e))?;
+        Ok(written)
+    }
+
+    fn write_shard(&self, path: &Path, parts: &[(PathBuf, Vec<Option<usize>>)]) -> Result<()> {
+        let io = |e| Error::io("writing", path, e);
+        let rows: usize = parts.iter().map(|(_, labels)| labels.len()).sum();
+        let labelled = parts.iter().flat_map(|(_, labels)| labels).all(Option::is_some) && rows > 0;
+        let classes = serde_json::to_string(&self.provenance.classes).unwrap_or_default();
+        let p = &self.provenance;
+        let mut metadata = vec![
+            ("encoder", p.encoder.as_str()),
+            ("encoder_digest", &p.encoder_digest),
+            ("preprocess", &p.preprocess),
+            ("source", &p.source),
+        ];
+        if !p.classes.is_empty() {
+            metadata.push(("classes", &classes));
+        }
+        let folder = path.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let file = tempfile::NamedTempFile::new_in(folder).map_err(io)?;
+        let mut out = BufWriter::new(file);
+        out.write_all(&header(&[rows, self.dim], labelled.then_some(rows), &metadata)).map_err(io)?;
+        for (part, _) in parts {
+            let bytes = fs::read(part).map_err(|e| Error::io("reading", part, e))?;
+            out.write_all(data(&bytes, part)?).map_err(io)?;
+        }
+        if labelled {
+            for label in parts.iter().flat_map(|(_, labels)| labels).flatten() {
+                out.write_all(&(*label as i64).to_le_bytes()).map_err(io)?;
+            }
+        }
+        let file = out.into_inner().map_err(|e| io(e.into_error()))?;
+        file.as_file().sync_all().map_err(io)?;
+        readable_by_others(file.as_file());
+        file.persist(path).map_err(|e| io(e.error))?;
+        Ok(())
+    }
+}
+
+/// Temporary files are private; what becomes a result is as other files are.
+fn readable_by_others(file: &File) {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        let _ = file.set_permissions(fs::Permissions::from_mode(0o644));
+    }
+    #[cfg(not(unix))]
+    let _ = file;
+}
+
+/// The beginning of a safetensors file with `features` and, maybe, `labels`.
+fn header(shape: &[usize; 2], labels: Option<usize>, metadata: &[(&str, &str)]) -> Vec<u8> {
+    let bytes = shape[0] * shape[1] * 4;
+    let mut tensors = serde_json::json!({
+        "__metadata__": metadata.iter().copied().collect::<std::collections::BTreeMap<_, _>>(),
+        "features": { "dtype": "F32", "shape": shape, "data_offsets": [0, bytes] },
+    });
+    if let Some(n) = labels {
+        tensors["labels"] =
+            serde_json::json!({ "dtype": "I64", "shape": [n], "data_offsets": [bytes, bytes + 8 * n] });
+    }
+    let mut text = tensors.to_string();
+    // The numbers begin at a multiple of eight.
+    while !text.len().is_multiple_of(8) {
+        text.push(' ');
+    }
+    let mut header = (text.len() as u64).to_le_bytes().to_vec();
+    header.extend(text.into_bytes());
+    header
+}
+
+fn data<'a>(bytes: &'a [u8], path: &Path) -> Result<&'a [u8]> {
+    let tensors = SafeTensors::deserialize(bytes).map_err(|e| Error::model(path, e.to_string()))?;
+    Ok(tensors.tensor("features").map_err(|e| Error::model(path, e.to_string()))?.data())
+}
+
+/// A part's entries and its number of rows.
+fn read_part(path: &Path) -> Result<(PartInfo, usize)> {
+    let bytes = fs::read(path).map_err(|e| Error::io("opening", path, e))?;
+    let bad = |reason: String| Error::model(path, format!("not a part of an unfinished run: {reason}"));
+    let (_, metadata) = SafeTensors::read_metadata(&bytes).map_err(|e| bad(e.to_string()))?;
+    let text = metadata.metadata().as_ref().and_then(|m| m.get("part")).cloned();
+    let info = serde_json::from_str(&text.unwrap_or_default()).map_err(|e| bad(e.to_string()))?;
+    let tensors = SafeTensors::deserialize(&bytes).map_err(|e| bad(e.to_string()))?;
+    let rows = tensors.tensor("features").map_err(|e| bad(e.to_string()))?.shape()[0];
+    Ok((info, rows))
+}
+
+/// Rows of a block as they go into a store.
+pub fn push_block(
+    store: &mut Store,
+    block: &crate::pipeline::Block<'_>,
+    labels: Option<&[usize]>,
+) -> Result<()> {
+    let features: &Features<'_> = &block.features;
+    for (i, (item, row)) in block.items.iter().zip(&block.rows).enumerate() {
+        let label = labels.map(|l| l[block.start + i]);
+        let row = match row {
+            Ok(row) => Ok(features.row(*row)),
+            Err(error) => Err(error.to_string()),
+        };
+        store.push(item, label, row)?;
+    }
+    Ok(())
+}

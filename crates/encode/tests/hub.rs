@@ -1,0 +1,174 @@
+//! The hub's side of a download, played by a small server: redirects, ranges, digests, failures.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use sha2::{Digest, Sha256};
+use ultta_encode::hub::Hub;
+use ultta_encode::{Clip, Encoder};
+
+const MODEL: &str = "someone/tiny-clip";
+const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+
+#[derive(Default)]
+struct Server {
+    files: HashMap<String, Vec<u8>>,
+    /// Bytes after which the next download of the weights breaks off.
+    break_after: Mutex<Vec<usize>>,
+    /// Whether the digest the hub gives is another one.
+    lies: bool,
+    gets: AtomicUsize,
+    ranges: Mutex<Vec<String>>,
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|b| format!("{b:02x}")).collect()
+}
+
+impl Server {
+    fn start(self) -> (Arc<Self>, String) {
+        let server = Arc::new(self);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let shared = server.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let _ = shared.serve(stream);
+            }
+        });
+        (server, address)
+    }
+
+    fn serve(&self, mut stream: TcpStream) -> std::io::Result<()> {
+        let mut reader = BufReader::new(stream.try_clone()?);
+        let mut line = String::new();
+        reader.read_line(&mut line)?;
+        let mut parts = line.split_whitespace();
+        let (method, path) = (parts.next().unwrap_or("").to_string(), parts.next().unwrap_or("").to_string());
+        let mut range = None;
+        loop {
+            let mut header = String::new();
+            reader.read_line(&mut header)?;
+            if header.trim().is_empty() {
+                break;
+            }
+            if let Some(value) = header.to_lowercase().strip_prefix("range:") {
+                range = Some(value.trim().to_string());
+            }
+        }
+        let resolve = format!("/{MODEL}/resolve/main/");
+        let name = path.strip_prefix(&resolve).or_else(|| path.strip_prefix("/cdn/")).unwrap_or("");
+        let Some(bytes) = self.files.get(name) else {
+            return write!(
+                stream,
+                "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+            );
+        };
+        let etag = if self.lies { sha256(b"other") } else { sha256(bytes) };
+        if path.starts_with(&resolve) && name.ends_with(".safetensors") {
+            // Large files lie elsewhere.
+            return write!(
+                stream,
+                "HTTP/1.1 302 Found\r\nLocation: /cdn/{name}\r\nX-Repo-Commit: {COMMIT}\r\nX-Linked-Etag: \"{etag}\"\r\n\
+                 X-Linked-Size: {}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+                bytes.len()
+            );
+        }
+        let start: usize = match &range {
+            Some(range) => range.trim_start_matches("bytes=").trim_end_matches('-').parse().unwrap_or(0),
+            None => 0,
+        };
+        let rest = &bytes[start.min(bytes.len())..];
+        let status = if range.is_some() { "206 Partial Content" } else { "200 OK" };
+        write!(
+            stream,
+            "HTTP/1.1 {status}\r\nContent-Length: {}\r\nETag: \"{etag}\"\r\nX-Repo-Commit: {COMMIT}\r\nConnection: close\r\n\r\n",
+            rest.len()
+        )?;
+        if method == "GET" {
+            self.gets.fetch_add(1, Ordering::SeqCst);
+            self.ranges.lock().unwrap().extend(range);
+            let cut = match name.ends_with(".safetensors") {
+                true => self.break_after.lock().unwrap().pop().unwrap_or(rest.len()),
+                false => rest.len(),
+            };
+            stream.write_all(&rest[..cut.min(rest.len())])?;
+        }
+        Ok(())
+    }
+}
+
+fn files() -> HashMap<String, Vec<u8>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/clip");
+    ["config.json", "model.safetensors"]
+        .map(|name| (name.to_string(), std::fs::read(folder.join(name)).unwrap()))
+        .into()
+}
+
+fn hub(endpoint: &str, cache: PathBuf, offline: bool) -> Hub {
+    Hub { endpoint: endpoint.into(), cache, offline, token: None }
+}
+
+#[test]
+fn a_model_is_downloaded_resumed_checked_and_kept() {
+    let cache = tempfile::tempdir().unwrap();
+    let server =
+        Server { files: files(), break_after: Mutex::new(vec![20_000, 50_000]), ..Server::default() };
+    let (server, address) = server.start();
+    let mut last = (0, 0);
+    let folder = hub(&address, cache.path().into(), false)
+        .model(MODEL, &mut |p| {
+            if p.file == "model.safetensors" {
+                last = (p.done, p.total);
+            }
+        })
+        .unwrap();
+    assert!(folder.ends_with(format!("models--someone--tiny-clip/snapshots/{COMMIT}")));
+    assert_eq!(last.0, last.1, "progress reaches the end");
+    assert_eq!(
+        *server.ranges.lock().unwrap(),
+        ["bytes=50000-", "bytes=70000-"],
+        "it went on where it stopped"
+    );
+    assert_eq!(Clip::open(&folder).unwrap().dim(), 12);
+    let weights = folder.join("model.safetensors");
+    assert!(weights.is_symlink() && std::fs::read(&weights).unwrap() == files()["model.safetensors"]);
+    // Now it is in the cache: nothing is asked for again, and no connection is needed.
+    let before = server.gets.load(Ordering::SeqCst);
+    let again = hub("http://127.0.0.1:1", cache.path().into(), true).model(MODEL, &mut |_| {}).unwrap();
+    assert_eq!((again, server.gets.load(Ordering::SeqCst)), (folder, before));
+}
+
+#[test]
+fn what_cannot_be_had_says_why() {
+    let cache = tempfile::tempdir().unwrap();
+    let error = |hub: &Hub, model: &str| hub.model(model, &mut |_| {}).unwrap_err().to_string();
+    let offline = error(&hub("http://127.0.0.1:1", cache.path().into(), true), MODEL);
+    for word in ["HF_HUB_OFFLINE", "config.json", "model.safetensors", "models--someone--tiny-clip"] {
+        assert!(offline.contains(word), "{word}: {offline}");
+    }
+    assert!(error(&hub("http://127.0.0.1:1", cache.path().into(), false), MODEL).contains("no answer"));
+    for name in ["no-such-folder", "a/b/c", "../x", "a/.."] {
+        let message = error(&hub("http://127.0.0.1:1", cache.path().into(), false), name);
+        assert!(message.contains("owner/name"), "{message}");
+    }
+    let (_, address) = Server { files: files(), lies: true, ..Server::default() }.start();
+    let message = error(&hub(&address, cache.path().into(), false), MODEL);
+    assert!(message.contains("SHA-256"), "{message}");
+    let blobs = cache.path().join("models--someone--tiny-clip/blobs");
+    let kept = std::fs::read_dir(blobs).unwrap().flatten();
+    assert!(kept.into_iter().all(|f| f.metadata().unwrap().len() < 10_000), "the wrong weights are gone");
+    let mut only_config = files();
+    only_config.remove("model.safetensors");
+    let other = tempfile::tempdir().unwrap();
+    let (_, address) = Server { files: only_config, ..Server::default() }.start();
+    let message = error(&hub(&address, other.path().into(), false), MODEL);
+    assert!(message.contains("has none of model.safetensors"), "{message}");
+    let (_, address) = Server::default().start();
+    let message = error(&hub(&address, other.path().join("x"), false), MODEL);
+    assert!(message.contains("neither config.json nor open_clip_config.json"), "{message}");
+}
