@@ -6,18 +6,20 @@ use std::path::Path;
 use ultta::{Config, FeatureFile, Features, Head, Session, State};
 use ultta_eval::lines::Line;
 use ultta_eval::pack::Pack;
+use ultta_server::body::Body;
 
 /// Feeds bytes to a reader.
 pub type Reader = fn(&[u8]);
 
 /// All readers by the names of their targets and corpus folders.
-pub const READERS: [(&str, Reader); 6] = [
+pub const READERS: [(&str, Reader); 7] = [
     ("features", features),
     ("head", head),
     ("state", state),
     ("numpy", numpy),
     ("config", config),
     ("lines", lines),
+    ("body", body),
 ];
 
 /// A features file in safetensors form, with its labels.
@@ -87,6 +89,17 @@ pub fn lines(bytes: &[u8]) {
     if let Ok(Some(line)) = Line::parse(bytes) {
         let _ = line.features(false);
         let _ = line.features(true);
+    }
+}
+
+/// Rows as they are posted to the service.
+pub fn body(bytes: &[u8]) {
+    for normalize in [false, true] {
+        if let Ok(body) = Body::parse(bytes, normalize) {
+            let rows = body.features.rows();
+            assert!(body.learn.is_none_or(|learn| learn.len() == rows));
+            assert!(body.times.is_none_or(|times| times.len() == rows));
+        }
     }
 }
 

@@ -80,6 +80,21 @@ arrays = {"features": features, "labels": npy("<i8", (3,), pack("q", LABELS))}
 save("numpy", "stored.npz", npz(arrays, zipfile.ZIP_STORED))
 save("numpy", "deflated.npz", npz(arrays, zipfile.ZIP_DEFLATED))
 
+# body: rows as they are posted
+for dtype, letter in [("F16", "e"), ("F32", "f"), ("F64", "d")]:
+    save("body", dtype.lower(), safetensors({"features": (dtype, [3, 2], pack(letter, ROWS))}))
+marks = {"learn": ("BOOL", [3], bytes([1, 0, 1])), "times": ("F64", [3], pack("d", [1, 2, 3]))}
+whole = {"features": ("F32", [3, 2], pack("f", ROWS))}
+save("body", "marks", safetensors(whole | marks))
+save("body", "f4.npy", features)
+save("body", "short-marks", safetensors(whole | {"learn": ("U8", [2], bytes(2))}))
+save("body", "float-marks", safetensors(whole | {"learn": ("F32", [3], pack("f", [1, 1, 1]))}))
+save("body", "no-features", safetensors(marks))
+save("body", "flat", safetensors({"features": ("F32", [6], pack("f", ROWS))}))
+save("body", "cut.npy", features[:-5])
+save("body", "nan.npy", npy("<f4", (1, 2), pack("f", [float("nan"), 0])))
+save("body", "empty", b"")
+
 # config
 save("config", "empty", b"")
 save("config", "paper", b'[method.ul_tta]\npreset = "paper"\n')

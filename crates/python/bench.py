@@ -8,8 +8,9 @@ Prints a table in Markdown (docs/benchmarks-python.md). Compared are, on the sam
 * the core's own call, timed inside the extension,
 * ``session.step`` as a user calls it,
 * the same algorithm written in NumPy and, where it is installed, in PyTorch: vectorised over the rows of a block and
-  over the classes, with the schedule of the core (moments in blocks, updates every 128 samples, the covariance
-  factorised again only when it has grown, temperatures fitted to candidate classes, the prior sample by sample).
+  over the classes, with the schedule of the core (moments in blocks and thinned, updates that become rarer, the
+  covariance factorised again only when it has grown, temperatures fitted to at most 256 samples and their candidate
+  classes, the prior sample by sample).
 
 Each round times every variant once, in turn; minima and medians over the rounds are compared, so that other load on
 the machine hits all alike.
@@ -79,7 +80,8 @@ class Plain:
     """The default of UL-TTA, as one would write it in an array library."""
 
     HALF_LIVES = (4.0, 16.0, 64.0, 256.0, 1e30)
-    CANDIDATES, EVERY, WARM_UP, WINDOW, SCALE_ROWS, CAL_ROWS = 64, 128, 100, 512, 768, 1024
+    CANDIDATES, EVERY, EVERY_MOST, WARM_UP, WINDOW, SCALE_ROWS, CAL_ROWS = 64, 128, 1024, 100, 512, 768, 1024
+    FIT_ROWS, REFRESH, LEAST = 256, 0.4, 3e-3
 
     def __init__(self, xp, prototypes, scale):
         self.xp, self.M, self.scale = xp, xp.array(prototypes), scale
@@ -92,7 +94,7 @@ class Plain:
         self.w = xp.zeros(self.experts + 1)
         self.bias = xp.array([7.0] + [0.0] * self.experts)
         self.S, self.N, self.fresh = xp.zeros(self.C, self.d), xp.zeros(self.C), xp.zeros(self.C)
-        self.n, self.sum, self.second = 0.0, xp.zeros(self.d), xp.zeros(self.d, self.d)
+        self.n, self.n2, self.sum, self.second = 0.0, 0.0, xp.zeros(self.d), xp.zeros(self.d, self.d)
         self.A, self.b, self.inverse = xp.zeros(self.C, self.d), xp.zeros(self.C), None
         self.at_n, self.at_seen, self.seen, self.since = 0.0, 0, 0, 0
         self.a = self.trust = self.foretold = 0.0
@@ -151,9 +153,11 @@ class Plain:
         self.H, self.D = (self.H + [H])[-self.WINDOW // n :], (self.D + [D])[-self.WINDOW // n :]
         keep = 0.5 ** (n / self.half_life)
         self.n, self.sum = self.n * keep + n, self.sum * keep + Z.sum(0)
-        self.second = self.second * keep + Z.T @ Z
+        stride = 1 if self.seen < 4 * self.d else int(min(max(self.half_life // 256, 8), 16))
+        thin = Z[::stride]
+        self.n2, self.second = self.n2 * keep + stride * len(thin), self.second * keep + stride * (thin.T @ thin)
         r = fused[admitted]
-        r = xp.where(r > 1e-3, r, r * 0)
+        r = xp.where(r > self.LEAST, r, r * 0)
         self.S, self.N = self.S * keep + r.T @ Z[admitted], self.N * keep + r.sum(0)
         self.fresh = self.fresh + r.sum(0)
         log_prior = xp.cat([row[None] for row in priors])
@@ -161,7 +165,7 @@ class Plain:
         rows = (xp.pick(base, at), xp.pick(log_prior, at), image, xp.pick(scores - xp.largest(text), at))
         self.recent = (self.recent + [rows])[-self.CAL_ROWS // n :]
         self.seen, self.since = self.seen + n, self.since + n
-        if self.since >= self.EVERY:
+        if self.since >= max(self.EVERY, min(self.EVERY_MOST, self.half_life // 2, self.seen // 8)):
             self.since = 0
             self.update()
 
@@ -180,14 +184,18 @@ class Plain:
                 break
         return t
 
+    def fit_rows(self, blocks, parts):
+        step = -(-sum(len(block[0]) for block in blocks) // self.FIT_ROWS)
+        return (self.xp.cat([block[k] for block in blocks])[::step] for k in parts)
+
     def update(self):
         xp = self.xp
-        text, prior, _, scores = (xp.cat([row[k] for row in self.recent]) if k != 2 else None for k in range(4))
+        text, prior, scores = self.fit_rows(self.recent, (0, 1, 3))
         self.tau_match = self.newton(scores, 0.0, self.softmax(text + prior), self.tau_match, 0.2, 5.0, 0.3, 0.0)
         self.tau_cal = self.tau_match**0.8
         scored = [row for row in self.recent if row[2] is not None][-self.SCALE_ROWS // len(self.recent[0][0]) :]
         if sum(len(row[0]) for row in scored) >= 100:
-            text, prior, image = (xp.cat([row[k] for row in scored]) for k in range(3))
+            text, prior, image = self.fit_rows(scored, (0, 1, 2))
             target = self.softmax(text + prior)
             fitted = self.newton(image, prior, target, self.a if self.a > 1 else 300.0, 0.0, 2000.0, 0.5, 1.0)
             missed = [
@@ -203,16 +211,18 @@ class Plain:
 
     def fold(self):
         xp, g = self.xp, self.sum / self.n
-        due = self.n >= 1.25 * self.at_n or self.seen - self.at_seen >= max(512, self.half_life / 8)
-        if self.inverse is None or due:
-            cov = self.second / self.n - g[:, None] * g[None]
+        if self.inverse is None and self.n < self.C:
+            return
+        grown = self.n >= max(1.5 * self.at_n, self.at_n + 2 * self.C)
+        if self.inverse is None or grown or self.seen - self.at_seen >= max(1024 + 16 * self.C, self.half_life / 4):
+            cov = self.second / self.n2 - g[:, None] * g[None]
             shrink = max(0.3, self.d / (self.d + self.n))
             trace = float(cov.diagonal().sum()) / self.d
             self.inverse = xp.inverse((1 - shrink) * cov / trace + shrink * xp.eye(self.d))
             self.at_n, self.at_seen = self.n, self.seen
             changed = self.N > 0
         else:
-            changed = self.fresh >= 0.2 * (self.N + 3.0)
+            changed = self.fresh >= self.REFRESH * (self.N + 3.0)
         m = (self.S[changed] - self.N[changed][:, None] * g) / (self.N[changed] + 3.0)[:, None]
         rows = m @ self.inverse
         self.A[changed], self.b[changed] = rows, -(rows @ g) - 0.5 * (rows * m).sum(-1)

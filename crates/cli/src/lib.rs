@@ -3,6 +3,8 @@
 mod anchors;
 mod answers;
 mod classify;
+#[cfg(feature = "serve")]
+mod client;
 mod completions;
 mod config;
 mod demo;
@@ -20,6 +22,8 @@ mod output;
 mod pipe;
 mod report;
 mod run;
+#[cfg(feature = "serve")]
+mod serve;
 mod settings;
 mod suite;
 mod summary;
@@ -45,6 +49,7 @@ Examples:
   ultta run --features features.safetensors --head head.safetensors --shuffle 0
   ultta run --features features.npy --head head.safetensors --out predictions.csv
   encoder | ultta run --features - --head head.safetensors | consumer
+  ultta serve --head head.safetensors --data-dir data
   ultta inspect head.safetensors
   ultta config --default > ultta.toml";
 
@@ -60,6 +65,10 @@ enum Command {
     Eval(Box<eval::Args>),
     Report(report::Args),
     Suite(suite::Args),
+    #[cfg(feature = "serve")]
+    Serve(Box<serve::Args>),
+    #[cfg(feature = "serve")]
+    Client(client::Args),
     Inspect(inspect::Args),
     Methods(methods::Args),
     Config(config::Args),
@@ -79,6 +88,10 @@ pub fn main_from(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Eval(args) => eval::main(*args),
         Command::Report(args) => report::main(args),
         Command::Suite(args) => suite::main(args),
+        #[cfg(feature = "serve")]
+        Command::Serve(args) => serve::main(*args),
+        #[cfg(feature = "serve")]
+        Command::Client(args) => client::main(args),
         Command::Inspect(args) => inspect::main(args),
         Command::Methods(args) => methods::main(args),
         Command::Config(args) => config::main(args),

@@ -47,11 +47,14 @@ impl Settings {
                 path: path.clone(),
             })
         };
-        let file = self.config.as_ref().map(read).transpose()?;
+        self.resolve_over(self.config.as_ref().map(read).transpose()?.as_deref())
+    }
+
+    /// The configuration they ask for, on top of the text of the file.
+    pub fn resolve_over(&self, file: Option<&str>) -> anyhow::Result<Config> {
         let settings: Vec<(&str, &str)> =
             self.settings.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
-        let config =
-            Config::resolve(file.as_deref(), self.method.as_deref(), self.preset.as_deref(), &settings);
+        let config = Config::resolve(file, self.method.as_deref(), self.preset.as_deref(), &settings);
         match &self.config {
             Some(path) => config.with_context(|| path.display().to_string()),
             None => Ok(config?),

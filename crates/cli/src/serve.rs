@@ -1,0 +1,244 @@
+//! `ultta serve`: the HTTP service.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context;
+use serde::Deserialize;
+use ultta::{Config, Error, Head};
+use ultta_server::{Durability, PictureEncoder, PictureError, Server, ServerConfig, StreamSpec, Tokens};
+
+use crate::failure::usage;
+use crate::settings::Settings;
+
+/// Serve streams over HTTP: answers that adapt, a live dashboard, nothing learnt is lost
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Head of the stream that is served at once; without it, streams are created over the API
+    #[arg(long, value_name = "FILE", help_heading = "Stream")]
+    head: Option<PathBuf>,
+
+    /// Name of that stream
+    #[arg(long, value_name = "NAME", default_value = "default", help_heading = "Stream")]
+    stream: String,
+
+    #[command(flatten)]
+    settings: Settings,
+
+    /// Image model for streams of pictures: a folder, or a name on the hub (see `ultta models`). Without one, the
+    /// service takes features only
+    #[arg(long, value_name = "MODEL", help_heading = "Service")]
+    model: Option<String>,
+
+    /// Where streams, logs and snapshots are kept
+    #[arg(long, value_name = "DIR", help_heading = "Service")]
+    data_dir: Option<PathBuf>,
+
+    /// Address to listen on; anything but a loopback address needs tokens [default: 127.0.0.1]
+    #[arg(long, value_name = "ADDRESS", help_heading = "Service")]
+    host: Option<IpAddr>,
+
+    /// Port to listen on; 0 takes a free one [default: 8080]
+    #[arg(long, value_name = "N", help_heading = "Service")]
+    port: Option<u16>,
+
+    /// interval: the log reaches the disk every second; sync: before every answer [default: interval]
+    #[arg(long, value_name = "WHEN", value_parser = durability, help_heading = "Service")]
+    durability: Option<Durability>,
+
+    /// Bearer tokens: TOML with lists read, write and admin. Also taken from the environment: ULTTA_TOKEN_READ,
+    /// ULTTA_TOKEN_WRITE, ULTTA_TOKEN_ADMIN
+    #[arg(long, value_name = "FILE", help_heading = "Protection")]
+    tokens: Option<PathBuf>,
+
+    /// Certificate chain (PEM); with --tls-key it turns TLS on
+    #[arg(long, value_name = "FILE", requires = "tls_key", help_heading = "Protection")]
+    tls_cert: Option<PathBuf>,
+
+    /// Private key (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = "Protection")]
+    tls_key: Option<PathBuf>,
+
+    /// Let pages of this origin call the server; several times for several, * for any
+    #[arg(long = "cors", value_name = "ORIGIN", help_heading = "Protection")]
+    cors: Vec<String>,
+
+    /// Format of the log on standard error: text or json. ULTTA_LOG filters it (info, debug, …)
+    #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = ["text", "json"], help_heading = "Service")]
+    log: String,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  A stream named `default`; the page is at http://127.0.0.1:8080/, the API at http://127.0.0.1:8080/docs:
+    ultta serve --head head.safetensors --data-dir data
+
+  Ask it:
+    ultta client classify features.npy
+    curl -s http://127.0.0.1:8080/v1/streams/default/classify -H 'content-type: application/json' -d '{\"features\": [[0.6, 0.8]]}'
+
+  Every answer survives a loss of power:
+    ultta serve --head head.safetensors --data-dir data --durability sync
+
+  On the network, with tokens and TLS:
+    ULTTA_TOKEN_ADMIN=$(openssl rand -hex 24) ultta serve --data-dir data --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
+
+The file of --config may have a table [server] beside the settings of the method: host, port, data_dir, durability,
+sync_interval_ms, compact_bytes, tls_cert, tls_key, cors_origins, hosts, [server.limits] and [server.tokens]
+(docs/service.md). Flags win over it.
+
+SIGINT and SIGTERM stop it: what was accepted is finished, states are written. Exit codes: 0 stopped, 1 failure, 2 bad input.";
+
+fn durability(text: &str) -> Result<Durability, String> {
+    match text {
+        "interval" => Ok(Durability::Interval),
+        "sync" => Ok(Durability::Sync),
+        _ => Err("expected interval or sync".into()),
+    }
+}
+
+/// The `[server]` table of a configuration file.
+#[derive(Deserialize)]
+struct ServerTable {
+    server: Option<ServerConfig>,
+}
+
+/// The model behind the picture calls.
+struct Pictures(Box<dyn ultta_encode::Encoder>);
+
+impl PictureEncoder for Pictures {
+    fn dim(&self) -> usize {
+        self.0.dim()
+    }
+
+    fn encode(&self, pictures: &[&[u8]]) -> Result<Vec<f32>, PictureError> {
+        let mut rows = Vec::with_capacity(pictures.len() * self.dim());
+        for (index, bytes) in pictures.iter().enumerate() {
+            let row = ultta_encode::encode_picture(&*self.0, bytes);
+            rows.extend(row.map_err(|e| PictureError { index, reason: e.to_string() })?);
+        }
+        Ok(rows)
+    }
+}
+
+pub fn main(args: Args) -> anyhow::Result<ExitCode> {
+    start_log(&args.log);
+    let (config, method) = resolve(&args)?;
+    let spec = match &args.head {
+        None if args.settings.method.is_some() || args.settings.preset.is_some() => {
+            return usage("settings of a method were given, but no --head to serve a stream with");
+        }
+        None => None,
+        Some(path) => {
+            let head = Head::load(path).with_context(|| path.display().to_string())?;
+            Some(StreamSpec { head, config: method, durability: None })
+        }
+    };
+    let encoder = match &args.model {
+        None => None,
+        Some(model) => Some(Arc::new(Pictures(ultta_encode::open(model)?)) as Arc<dyn PictureEncoder>),
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let server = Server::start(config, encoder).await?;
+        if let Some(spec) = spec
+            && let Err(reason) = server.streams().ensure(&args.stream, spec).await
+        {
+            server.stop().await;
+            return usage(reason);
+        }
+        // For whoever started it with port 0.
+        println!("listening on {}", server.address());
+        tokio::select! {
+            done = tokio::signal::ctrl_c() => done?,
+            done = terminated() => done?,
+        }
+        server.stop().await;
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+/// Waits for SIGTERM.
+#[cfg(unix)]
+async fn terminated() -> std::io::Result<()> {
+    tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?.recv().await;
+    Ok(())
+}
+
+#[cfg(not(unix))]
+async fn terminated() -> std::io::Result<()> {
+    std::future::pending().await
+}
+
+/// What flags, environment and file ask for.
+fn resolve(args: &Args) -> anyhow::Result<(ServerConfig, Config)> {
+    let mut server = ServerConfig::default();
+    let mut method_file = None;
+    if let Some(path) = &args.settings.config {
+        let text = read(path)?;
+        let table: ServerTable = toml::from_str(&text).map_err(|e| {
+            crate::failure::Usage(format!("{}: {}", path.display(), crate::failure::one_line(&e.to_string())))
+        })?;
+        let mut rest: toml::Table = toml::from_str(&text)?;
+        // Without a [server] table the text itself is used, so that errors name its lines.
+        method_file = Some(match rest.remove("server") {
+            Some(_) => toml::to_string(&rest)?,
+            None => text,
+        });
+        server = table.server.unwrap_or_default();
+    }
+    if let Some(path) = &args.tokens {
+        server.tokens = toml::from_str(&read(path)?).map_err(|e| {
+            crate::failure::Usage(format!("{}: {}", path.display(), crate::failure::one_line(&e.to_string())))
+        })?;
+    }
+    let Tokens { read, write, admin } = &mut server.tokens;
+    for (name, list) in
+        [("ULTTA_TOKEN_READ", read), ("ULTTA_TOKEN_WRITE", write), ("ULTTA_TOKEN_ADMIN", admin)]
+    {
+        list.extend(std::env::var(name).ok().filter(|token| !token.is_empty()));
+    }
+    server.host = args.host.unwrap_or(server.host);
+    server.port = args.port.unwrap_or(server.port);
+    server.durability = args.durability.unwrap_or(server.durability);
+    if let Some(folder) = &args.data_dir {
+        server.data_dir = folder.clone();
+    }
+    if args.tls_cert.is_some() {
+        (server.tls_cert, server.tls_key) = (args.tls_cert.clone(), args.tls_key.clone());
+    }
+    if !args.cors.is_empty() {
+        server.cors_origins = args.cors.clone();
+    }
+    if server.data_dir.as_os_str().is_empty() {
+        return usage("where shall streams be kept? give --data-dir DIR");
+    }
+    if let Err(reason) = server.check() {
+        return usage(reason);
+    }
+    let method = args.settings.resolve_over(method_file.as_deref())?;
+    Ok((server, method))
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    Ok(std::fs::read_to_string(path).map_err(|source| Error::Io {
+        doing: "opening",
+        source,
+        path: path.to_owned(),
+    })?)
+}
+
+fn start_log(format: &str) {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("ULTTA_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    let log =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    // A second start in one process (the Python package) keeps the first log.
+    let _ = match format {
+        "json" => log.json().try_init(),
+        _ => log.with_ansi(false).try_init(),
+    };
+}

@@ -1,0 +1,340 @@
+//! `ultta serve` as a process: killed, starved of disk, asked over HTTP and by `ultta client`.
+#![cfg(all(feature = "serve", target_os = "linux"))]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use ultta::simulate::{Simulator, SimulatorConfig};
+use ultta::{Config, Features, Session};
+
+const ULTTA: &str = env!("CARGO_BIN_EXE_ultta");
+const CLASSIFY: &str = "/v1/streams/default/classify";
+
+fn simulator() -> Simulator {
+    Simulator::new(&SimulatorConfig { classes: 12, dim: 16, ..Default::default() }).unwrap()
+}
+
+/// A server of its own process.
+struct Server {
+    child: Child,
+    address: String,
+    agent: ureq::Agent,
+}
+
+impl Server {
+    fn start(folder: &Path, flags: &[&str]) -> Self {
+        let mut command = Command::new(ULTTA);
+        command.arg("serve");
+        Self::spawn(command, folder, flags)
+    }
+
+    fn spawn(mut command: Command, folder: &Path, flags: &[&str]) -> Self {
+        let head = folder.join("head.safetensors");
+        simulator().head().save(&head).unwrap();
+        command
+            .arg("--head")
+            .arg(head)
+            .arg("--data-dir")
+            .arg(folder.join("data"))
+            .args(["--port", "0"])
+            .args(flags);
+        command.env("ULTTA_LOG", "off").stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("listening on ").expect("an address").to_string();
+        let config = ureq::Agent::config_builder().http_status_as_error(false).build();
+        Self { child, address, agent: config.into() }
+    }
+
+    fn get(&self, path: &str) -> Value {
+        let mut response = self.agent.get(format!("http://{}{path}", self.address)).call().unwrap();
+        response.body_mut().read_json().unwrap_or(Value::Null)
+    }
+
+    fn state(&self) -> Vec<u8> {
+        let url = format!("http://{}/v1/streams/default/state", self.address);
+        let mut response = self.agent.get(url).call().unwrap();
+        response.body_mut().with_config().limit(1 << 30).read_to_vec().unwrap()
+    }
+
+    fn post(&self, path: &str, body: &Value) -> Result<Value, ureq::Error> {
+        let request = self.agent.post(format!("http://{}{path}", self.address));
+        let text = serde_json::to_vec(body).unwrap();
+        let mut response = request.header("content-type", "application/json").send(&text)?;
+        response.body_mut().read_json()
+    }
+
+    fn seen(&self) -> usize {
+        self.get("/v1/streams/default")["status"]["health"]["seen"].as_u64().unwrap() as usize
+    }
+
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    fn terminate(mut self) {
+        Command::new("kill").arg(self.child.id().to_string()).status().unwrap();
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+fn request(features: &Features<'_>) -> Value {
+    let rows: Vec<&[f32]> = (0..features.rows()).map(|r| features.row(r)).collect();
+    json!({"features": rows})
+}
+
+/// Numbers that look random and are the same every time.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (self.0 >> 33) % n
+    }
+}
+
+/// Sends blocks one after another until the server dies; returns the rows acknowledged.
+fn load_blocks(server: &Server, features: &Features<'_>, mut at: usize, dice: &mut Dice) -> usize {
+    while at < features.rows() {
+        let n = (1 + dice.below(9) as usize).min(features.rows() - at);
+        match server.post(CLASSIFY, &request(&features.slice(at..at + n))) {
+            Ok(answer) => {
+                assert_eq!(answer["learnt"], true, "{answer}");
+                assert_eq!(answer["rows"][0]["id"].as_u64(), Some(at as u64));
+                at += n;
+            }
+            Err(_) => break,
+        }
+    }
+    at
+}
+
+/// Sends lines, many under way at once, until the server dies; returns the rows acknowledged.
+fn load_lines(server: &Server, features: &Features<'_>, at: usize) -> usize {
+    let mut socket = TcpStream::connect(&server.address).unwrap();
+    write!(socket, "POST {CLASSIFY} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/x-ndjson\r\ntransfer-encoding: chunked\r\n\r\n").unwrap();
+    let answers = BufReader::new(socket.try_clone().unwrap());
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for row in at..features.rows() {
+                let line = serde_json::to_string(features.row(row)).unwrap();
+                if write!(socket, "{:x}\r\n{line}\n\r\n", line.len() + 1).is_err() {
+                    return;
+                }
+            }
+        });
+        let mut acknowledged = at;
+        for line in answers.lines().map_while(Result::ok).filter(|l| l.starts_with('{')) {
+            let Ok(answer) = serde_json::from_str::<Value>(&line) else { break };
+            assert_eq!(answer["id"].as_u64(), Some(acknowledged as u64), "{line}");
+            acknowledged += 1;
+        }
+        acknowledged
+    })
+}
+
+/// kill -9 at random moments under load. After each, the recovered state is that of an uninterrupted run over the
+/// rows that the stream has, and it has every acknowledged one.
+#[test]
+fn killed_at_random_it_forgets_no_acknowledged_row() {
+    let rounds: usize = std::env::var("ULTTA_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(5);
+    let folder = tempfile::tempdir().unwrap();
+    let features = simulator().next_block(200_000).0;
+    let mut session = Session::new(simulator().head().clone(), &Config::default()).unwrap();
+    let mut dice = Dice(7 + rounds as u64);
+    let mut learnt_in_all = 0;
+    for round in 0..rounds {
+        let durability = ["interval", "sync"][round / 2 % 2];
+        let server = Server::start(folder.path(), &["--durability", durability]);
+        let start = server.seen();
+        let wait = Duration::from_millis(20 + dice.below(400));
+        let pid = server.child.id().to_string();
+        let killer = std::thread::spawn(move || {
+            std::thread::sleep(wait);
+            Command::new("kill").args(["-9", &pid]).status().unwrap();
+        });
+        let acknowledged = match round % 2 {
+            0 => load_blocks(&server, &features, start, &mut dice),
+            _ => load_lines(&server, &features, start),
+        };
+        killer.join().unwrap();
+        server.kill();
+        let server = Server::start(folder.path(), &[]);
+        let seen = server.seen();
+        assert!(seen >= acknowledged, "round {round}: {acknowledged} rows acknowledged, {seen} there");
+        session.step(&features.slice(start..seen)).unwrap();
+        assert!(server.state() == session.state().to_bytes().unwrap(), "round {round}: another state");
+        learnt_in_all = seen;
+        server.kill();
+    }
+    assert!(learnt_in_all > rounds, "there was some load: {learnt_in_all} rows");
+    println!("{rounds} kills, {learnt_in_all} rows");
+}
+
+#[test]
+fn without_room_on_the_disk_it_answers_on_and_learns_again_by_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    // Files may have 60 kB, as if the disk were full then; the signal that comes with it is ignored.
+    let mut command = Command::new("bash");
+    command.args(["-c", "trap '' XFSZ; ulimit -S -f 60; exec \"$0\" serve \"$@\"", ULTTA]);
+    let server = Server::spawn(command, folder.path(), &[]);
+    let features = simulator().next_block(3000).0;
+    let mut session = Session::new(simulator().head().clone(), &Config::default()).unwrap();
+    let mut at = 0;
+    let mut refused = 0;
+    while refused < 3 {
+        let block = features.slice(at..at + 50);
+        let answer = server.post(CLASSIFY, &request(&block)).unwrap();
+        match answer["learnt"].as_bool().unwrap() {
+            true => {
+                session.step(&block).unwrap();
+                at += 50;
+            }
+            false => {
+                assert_eq!(
+                    (&answer["rows"][0]["id"], answer["rows"].as_array().unwrap().len()),
+                    (&Value::Null, 50)
+                );
+                refused += 1;
+            }
+        }
+        assert!(at < 2500, "the disk was never full");
+    }
+    assert!(at > 0);
+    let health = server.get("/healthz");
+    assert_eq!(health["status"], "degraded", "{health}");
+    assert!(health["degraded"]["default"].as_str().unwrap().contains("writing the log failed"), "{health}");
+    let label = json!({"labels": [{"id": 0, "label": 0}]});
+    assert_eq!(server.post("/v1/streams/default/feedback", &label).unwrap()["status"], 507);
+    assert!(server.state() == session.state().to_bytes().unwrap(), "nothing was learnt meanwhile");
+    // room again
+    let pid = server.child.id().to_string();
+    assert!(Command::new("prlimit").args(["--pid", &pid, "--fsize=unlimited"]).status().unwrap().success());
+    let started = Instant::now();
+    while server.get("/healthz")["status"] != "ok" {
+        assert!(started.elapsed() < Duration::from_secs(20), "it did not recover");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let block = features.slice(at..at + 50);
+    assert_eq!(server.post(CLASSIFY, &request(&block)).unwrap()["learnt"], true);
+    session.step(&block).unwrap();
+    server.kill();
+    let server = Server::start(folder.path(), &[]);
+    assert!(server.state() == session.state().to_bytes().unwrap());
+    server.terminate();
+}
+
+#[test]
+fn rust_http_and_the_command_line_give_the_same_answers() {
+    let folder = tempfile::tempdir().unwrap();
+    let features = simulator().next_block(500).0;
+    let mut session = Session::new(simulator().head().clone(), &Config::default()).unwrap();
+    let step = session.step(&features).unwrap();
+    let server = Server::start(folder.path(), &[]);
+    let (npy, head) = (folder.path().join("features.npy"), folder.path().join("head.safetensors"));
+    std::fs::write(&npy, to_npy(&features)).unwrap();
+    let url = format!("http://{}", server.address);
+    let client = |arguments: &[&str]| {
+        let output =
+            Command::new(ULTTA).arg("client").args(["--url", &url]).args(arguments).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let over_http = client(&["classify", npy.to_str().unwrap(), "--top", "2"]);
+    let (out, saved) = (folder.path().join("out.jsonl"), folder.path().join("state.safetensors"));
+    let run = Command::new(ULTTA)
+        .args(["run", "--quiet", "--top", "2"])
+        .args([Path::new("--features"), &npy, Path::new("--head"), &head])
+        .args([Path::new("--out"), &out, Path::new("--save-state"), &saved])
+        .status();
+    assert!(run.unwrap().success());
+    let by_hand = std::fs::read_to_string(&out).unwrap();
+    assert_eq!((over_http.lines().count(), by_hand.lines().count()), (500, 500));
+    for ((http, cli), rust) in over_http.lines().zip(by_hand.lines()).zip(&step.rows) {
+        let (mut http, cli): (Value, Value) =
+            (serde_json::from_str(http).unwrap(), serde_json::from_str(cli).unwrap());
+        // The service names the zero-shot class, too; all else is the same row.
+        http["zero_shot"].as_object_mut().unwrap().remove("class");
+        assert_eq!(http, cli);
+        assert_eq!(
+            (cli["label"].as_u64(), cli["prob"].as_f64().map(|p| p as f32)),
+            (Some(rust.label as u64), Some(rust.prob))
+        );
+    }
+    let state = session.state().to_bytes().unwrap();
+    assert!(server.state() == state && std::fs::read(saved).unwrap() == state);
+    // the other commands
+    assert!(client(&["status"]).contains("\"seen\": 500"));
+    assert!(client(&["feedback", "3=1"]).contains("taken"));
+    assert!(client(&["snapshot", "--label", "x"]).contains("\"x\""));
+    assert!(client(&["rollback", "x"]).contains("\"generation\": 1"));
+    assert!(
+        client(&["create", "--stream", "second", "--head", head.to_str().unwrap(), "--preset", "paper"])
+            .contains("second")
+    );
+    for language in ["curl", "python"] {
+        assert!(client(&["example", language]).contains(&url));
+    }
+    let mut piped = Command::new(ULTTA)
+        .args(["client", "--url", &url, "--stream", "second", "classify", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    writeln!(piped.stdin.take().unwrap(), "{}", serde_json::to_string(features.row(0)).unwrap()).unwrap();
+    let mut answer = String::new();
+    piped.stdout.take().unwrap().read_to_string(&mut answer).unwrap();
+    assert!(piped.wait().unwrap().success() && answer.contains("\"id\":0"), "{answer}");
+    let refused =
+        Command::new(ULTTA).args(["client", "--url", &url, "--stream", "none", "status"]).output().unwrap();
+    assert_eq!(refused.status.code(), Some(2));
+    server.terminate();
+}
+
+#[test]
+fn a_file_sets_the_server_up_and_mistakes_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("ultta.toml");
+    std::fs::write(&file, "[server]\ndurability = \"sync\"\n[server.limits]\nbatch_rows = 3\n[method.ul_tta.gate]\nkeep = 0.5\n").unwrap();
+    let server = Server::start(folder.path(), &["--config", file.to_str().unwrap()]);
+    let stream = server.get("/v1/streams/default");
+    assert_eq!(stream["durability"], "sync");
+    assert!(stream["config"].as_str().unwrap().contains("keep = 0.5"));
+    assert_eq!(server.get("/v1/config")["limits"]["batch_rows"], 3);
+    server.terminate();
+    let fails = |arguments: &[&str], word: &str| {
+        let output =
+            Command::new(ULTTA).arg("serve").args(arguments).env("ULTTA_LOG", "off").output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        assert!(text.contains(word), "{text}");
+    };
+    let data = folder.path().join("data");
+    let data = data.to_str().unwrap();
+    let head = folder.path().join("head.safetensors");
+    fails(&[], "--data-dir");
+    fails(&["--data-dir", data, "--host", "0.0.0.0"], "tokens are required");
+    fails(&["--data-dir", data, "--head", "/none.safetensors"], "none.safetensors");
+    fails(
+        &["--data-dir", data, "--head", head.to_str().unwrap(), "--preset", "paper", "--port", "0"],
+        "another configuration",
+    );
+    std::fs::write(&file, "[server]\nprot = 1\n").unwrap();
+    fails(&["--data-dir", data, "--config", file.to_str().unwrap()], "prot");
+}
+
+fn to_npy(features: &Features<'_>) -> Vec<u8> {
+    let shape = format!("({}, {})", features.rows(), features.dim());
+    let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}\n");
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((header.len() as u16).to_le_bytes());
+    bytes.extend(header.as_bytes());
+    bytes.extend(features.data().iter().flat_map(|v| v.to_le_bytes()));
+    bytes
+}

@@ -1,0 +1,278 @@
+//! The router, and what every request goes through: request id, origin, token, time limit, metrics, log line.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use tower_http::cors::{Any, CorsLayer};
+use utoipa::OpenApi;
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
+use utoipa_axum::router::OpenApiRouter;
+
+use crate::auth::{Access, Guards};
+use crate::listen::ServerError;
+use crate::metrics::Metrics;
+use crate::picture::PictureEncoder;
+use crate::problem::Problem;
+use crate::routes;
+use crate::settings::ServerConfig;
+use crate::streams::Streams;
+
+static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// All that requests share.
+pub struct App {
+    pub config: ServerConfig,
+    pub streams: Streams,
+    pub metrics: Arc<Metrics>,
+    pub encoder: Option<Arc<dyn PictureEncoder>>,
+    pub stopping: AtomicBool,
+    guards: Guards,
+    /// Request ids are this and a number.
+    boot: u32,
+    requests: AtomicU64,
+}
+
+impl App {
+    pub fn open(config: ServerConfig, encoder: Option<Arc<dyn PictureEncoder>>) -> Result<Self, ServerError> {
+        let metrics = Arc::new(Metrics::new().map_err(|e| ServerError::Config(e.to_string()))?);
+        let streams = Streams::open(&config, metrics.clone())?;
+        let boot = (streams.clock.now() * 1e3) as u64 as u32 ^ std::process::id().rotate_left(16);
+        let guards = Guards::new(&config.tokens);
+        let (stopping, requests) = (AtomicBool::new(false), AtomicU64::new(0));
+        Ok(Self { config, streams, metrics, encoder, stopping, guards, boot, requests })
+    }
+}
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "ultta",
+        description = "Test-time adaptation of zero-shot classifiers: named streams that learn while they answer. \
+                       Every refusal is a problem document (RFC 9457)."
+    ),
+    components(schemas(Problem)),
+    tags(
+        (name = "classify", description = "Answers, with and without learning"),
+        (name = "streams", description = "Create, inspect and change streams"),
+        (name = "watch", description = "Health, metrics, methods, settings"),
+        (name = "open inference", description = "The Open Inference Protocol (KServe v2)"),
+    )
+)]
+struct Document;
+
+fn routes() -> OpenApiRouter<Arc<App>> {
+    let mut document = Document::openapi();
+    let bearer = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
+    document.components.get_or_insert_default().add_security_scheme("token", bearer);
+    OpenApiRouter::with_openapi(document)
+        .merge(routes::classify::router())
+        .merge(routes::manage::router())
+        .merge(routes::watch::router())
+        .merge(routes::v2::router())
+}
+
+/// The OpenAPI 3.1 document of the API.
+pub fn openapi() -> utoipa::openapi::OpenApi {
+    routes().into_openapi()
+}
+
+/// Everything the server answers.
+pub fn router(app: Arc<App>) -> Router {
+    let (router, document) = routes().split_for_parts();
+    let document: Arc<str> = document.to_json().unwrap_or_default().into();
+    let json = move || {
+        let document = document.clone();
+        async move { ([(header::CONTENT_TYPE, "application/json")], document.to_string()) }
+    };
+    let mut router = router
+        .route("/", axum::routing::get(routes::watch::dashboard))
+        .route("/docs", axum::routing::get(routes::watch::docs))
+        .route("/openapi.json", axum::routing::get(json))
+        .fallback(|| async { Problem::not_found("there is nothing here; /docs lists what there is") })
+        .layer(DefaultBodyLimit::max(app.config.limits.body_bytes))
+        .layer(middleware::from_fn_with_state(app.clone(), every_request));
+    if let Some(cors) = cors(&app.config) {
+        router = router.layer(cors);
+    }
+    router.with_state(app)
+}
+
+/// CORS is off unless origins are named.
+fn cors(config: &ServerConfig) -> Option<CorsLayer> {
+    let origins = &config.cors_origins;
+    if origins.is_empty() {
+        return None;
+    }
+    let layer = CorsLayer::new().allow_methods([Method::GET, Method::POST, Method::DELETE]).allow_headers([
+        header::AUTHORIZATION,
+        header::CONTENT_TYPE,
+        REQUEST_ID.clone(),
+    ]);
+    Some(match origins.iter().any(|origin| origin == "*") {
+        true => layer.allow_origin(Any),
+        false => {
+            layer.allow_origin(origins.iter().filter_map(|o| o.parse().ok()).collect::<Vec<HeaderValue>>())
+        }
+    })
+}
+
+async fn every_request(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
+    let started = Instant::now();
+    let id = request_id(&app, &request);
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    let route = route.as_ref().map_or("none", |path| path.as_str()).to_owned();
+    let method = request.method().clone();
+    if let Ok(value) = HeaderValue::from_str(&id) {
+        request.headers_mut().insert(REQUEST_ID.clone(), value);
+    }
+    let limit = Duration::from_secs(app.config.limits.request_seconds);
+    let mut response = match admit(&app, &request) {
+        Err(problem) => problem.into_response(),
+        Ok(()) => match tokio::time::timeout(limit, next.run(request)).await {
+            Ok(response) => response,
+            Err(_) => Problem::timeout(format!("the request took more than {} seconds", limit.as_secs()))
+                .into_response(),
+        },
+    };
+    if response.status() == StatusCode::METHOD_NOT_ALLOWED {
+        let allow = response.headers().get(header::ALLOW).cloned();
+        response = Problem { status: 405, ..Problem::not_found("this path does not take this method") }
+            .into_response();
+        if let Some(allow) = allow {
+            response.headers_mut().insert(header::ALLOW, allow);
+        }
+    }
+    let status = response.status();
+    let took = started.elapsed();
+    app.metrics.request(&route, status.as_u16(), took);
+    let ms = took.as_secs_f64() * 1e3;
+    // Neither payloads nor tokens: what was asked, by whom it is named, how it went.
+    match status.is_client_error() || status.is_server_error() {
+        true => tracing::warn!(request = id, %method, route, status = status.as_u16(), ms, "refused"),
+        false => tracing::debug!(request = id, %method, route, status = status.as_u16(), ms, "answered"),
+    }
+    if let Ok(value) = HeaderValue::from_str(&id) {
+        response.headers_mut().insert(REQUEST_ID.clone(), value);
+    }
+    let secure = [("x-content-type-options", "nosniff"), ("referrer-policy", "no-referrer")];
+    for (name, value) in secure {
+        response.headers_mut().insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+    }
+    response
+}
+
+/// The caller's own request id if it is a plain one, else a new one.
+fn request_id(app: &App, request: &Request) -> String {
+    let plain = |id: &&str| (1..=64).contains(&id.len()) && id.chars().all(|c| c.is_ascii_graphic());
+    match request.headers().get(&REQUEST_ID).and_then(|v| v.to_str().ok()).filter(plain) {
+        Some(id) => id.to_string(),
+        None => format!("{:08x}-{}", app.boot, app.requests.fetch_add(1, Ordering::Relaxed)),
+    }
+}
+
+/// Whether a request may go on.
+fn admit(app: &App, request: &Request) -> Result<(), Problem> {
+    let headers = request.headers();
+    let host = headers.get(header::HOST).and_then(|v| v.to_str().ok()).unwrap_or("");
+    if let Some(origin) = headers.get(header::ORIGIN).and_then(|v| v.to_str().ok()) {
+        let own = origin.split_once("://").is_some_and(|(_, rest)| rest == host);
+        let allowed = app.config.cors_origins.iter().any(|o| o == "*" || o == origin);
+        if !own && !allowed {
+            return Err(Problem::forbidden(
+                "pages of another origin may not call this server (--cors allows them)",
+            ));
+        }
+    }
+    let needed = needed(request.method(), request.uri().path());
+    if app.guards.open() {
+        // Without tokens anyone who reaches the port may do anything, so a page must not reach it by a name of its own.
+        let name = host
+            .rsplit_once(':')
+            .filter(|(_, port)| port.chars().all(|c| c.is_ascii_digit()))
+            .map_or(host, |(n, _)| n);
+        let local = name.is_empty()
+            || name == "localhost"
+            || name.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok()
+            || app.config.hosts.iter().any(|h| h == name);
+        return match local || needed.is_none() {
+            true => Ok(()),
+            false => Err(Problem::forbidden(
+                "this server without tokens answers to local names only (server.hosts)",
+            )),
+        };
+    }
+    let Some(needed) = needed else { return Ok(()) };
+    let token = headers
+        .get(header::AUTHORIZATION)
+        .and_then(|v| v.to_str().ok())
+        .and_then(|v| v.strip_prefix("Bearer "));
+    let Some(token) = token else {
+        return Err(Problem::unauthorised("expected a header `Authorization: Bearer TOKEN`"));
+    };
+    match app.guards.access(token.trim().as_bytes()) {
+        None => Err(Problem::unauthorised("the token is not known")),
+        Some(access) if access < needed => {
+            let text = format!("a token for {access:?} was given, this needs one for {needed:?}");
+            Err(Problem::forbidden(text.to_lowercase()))
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+/// What a request needs to be allowed; `None` if it is open to all.
+fn needed(method: &Method, path: &str) -> Option<Access> {
+    let last = path.trim_end_matches('/').rsplit('/').next().unwrap_or("");
+    let open =
+        ["/", "/docs", "/openapi.json", "/healthz", "/readyz", "/v2", "/v2/health/live", "/v2/health/ready"];
+    if open.contains(&path) || method == Method::OPTIONS {
+        return None;
+    }
+    Some(match (method.as_str(), last) {
+        ("GET" | "HEAD", "state") => Access::Admin,
+        ("GET" | "HEAD", _) => Access::Read,
+        ("POST", "predict") => Access::Read,
+        ("POST", "classify" | "pictures" | "feedback" | "infer") => Access::Write,
+        _ => Access::Admin,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_documented_call_needs_what_it_does() {
+        let document = serde_json::to_value(openapi()).unwrap();
+        assert_eq!(document["openapi"], "3.1.0");
+        let mut seen = 0;
+        for (path, methods) in document["paths"].as_object().unwrap() {
+            for method in methods.as_object().unwrap().keys() {
+                let method = Method::from_bytes(method.to_uppercase().as_bytes()).unwrap();
+                let needed = needed(&method, path);
+                let expected = match (method.as_str(), path.as_str()) {
+                    (_, "/healthz" | "/readyz" | "/v2" | "/v2/health/live" | "/v2/health/ready") => None,
+                    (_, "/v1/streams/{stream}/state") => Some(Access::Admin),
+                    ("GET", _) => Some(Access::Read),
+                    (_, p) if p.ends_with("/predict") => Some(Access::Read),
+                    (_, p)
+                        if ["/classify", "/pictures", "/feedback", "/infer"]
+                            .iter()
+                            .any(|e| p.ends_with(e)) =>
+                    {
+                        Some(Access::Write)
+                    }
+                    _ => Some(Access::Admin),
+                };
+                assert_eq!(needed, expected, "{method} {path}");
+                seen += 1;
+            }
+        }
+        assert!(seen >= 25, "{seen} calls");
+    }
+}

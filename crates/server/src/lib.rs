@@ -1,0 +1,34 @@
+//! The service: `ultta serve`. Named streams over HTTP, each a [`Session`](ultta::Session) that learns while it
+//! answers, and loses nothing of it.
+//!
+//! ```text
+//! listen ─► http (tokens, limits) ─► routes ─► stream's queue ─► owner thread ─► log ─► session ─► answer
+//!                                      └─ reads ─► board (published state) ◄───────────────┘
+//! ```
+//!
+//! Read `owner.rs` first: one thread per stream takes requests in arrival order, writes them to the log and
+//! only then lets them teach. Reads never reach it; they are answered from the board, where the owner publishes.
+#![deny(missing_docs)]
+
+mod api;
+mod auth;
+mod board;
+pub mod body;
+mod clock;
+mod http;
+mod listen;
+mod log;
+mod metrics;
+mod owner;
+mod picture;
+mod problem;
+mod routes;
+mod settings;
+mod store;
+mod streams;
+
+pub use http::openapi;
+pub use listen::{Server, ServerError};
+pub use picture::{PictureEncoder, PictureError};
+pub use settings::{Durability, Limits, ServerConfig, Tokens};
+pub use streams::{StreamSpec, Streams};

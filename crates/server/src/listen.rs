@@ -1,0 +1,177 @@
+//! The listener: connections, TLS, timeouts of slow clients, graceful shutdown.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+use crate::http::{self, App};
+use crate::picture::PictureEncoder;
+use crate::settings::ServerConfig;
+use crate::streams::Streams;
+
+/// Why a server cannot start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServerError {
+    /// A setting cannot work.
+    #[error("config: {0}")]
+    Config(String),
+    /// A stream cannot be opened.
+    #[error(transparent)]
+    Streams(#[from] ultta::Error),
+    /// The address cannot be listened on.
+    #[error("listening on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// The operating system's word.
+        source: std::io::Error,
+    },
+    /// Certificate or key cannot be used.
+    #[error("tls: {0}")]
+    Tls(String),
+}
+
+/// A running server.
+pub struct Server {
+    address: SocketAddr,
+    app: Arc<App>,
+    stop: watch::Sender<bool>,
+    serving: tokio::task::JoinHandle<()>,
+}
+
+impl Server {
+    /// Opens the data folder, recovers its streams and listens. Needs a multi-threaded tokio runtime.
+    pub async fn start(
+        config: ServerConfig,
+        encoder: Option<Arc<dyn PictureEncoder>>,
+    ) -> Result<Self, ServerError> {
+        config.check().map_err(ServerError::Config)?;
+        let tls = match (&config.tls_cert, &config.tls_key) {
+            (Some(cert), Some(key)) => Some(tls(cert, key)?),
+            _ => None,
+        };
+        let app = tokio::task::block_in_place(|| App::open(config, encoder))?;
+        let address = app.config.address();
+        let listener =
+            TcpListener::bind(address).await.map_err(|source| ServerError::Listen { address, source })?;
+        let address = listener.local_addr().map_err(|source| ServerError::Listen { address, source })?;
+        let (stop, stopped) = watch::channel(false);
+        let app = Arc::new(app);
+        let serving = tokio::spawn(serve(listener, tls, app.clone(), stopped));
+        tracing::info!(%address, streams = app.streams.names().len(), "listening");
+        Ok(Self { address, app, stop, serving })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Its streams.
+    pub fn streams(&self) -> &Streams {
+        &self.app.streams
+    }
+
+    /// Stops listening, finishes what was accepted, writes every state.
+    pub async fn stop(self) {
+        self.app.stopping.store(true, Ordering::Release);
+        let _ = self.stop.send(true);
+        let _ = self.serving.await;
+        self.app.streams.stop().await;
+        tracing::info!("stopped");
+    }
+}
+
+async fn serve(
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+    app: Arc<App>,
+    mut stopped: watch::Receiver<bool>,
+) {
+    let limits = app.config.limits.clone();
+    let router = http::router(app);
+    let places = Arc::new(Semaphore::new(limits.connections));
+    let graceful = GracefulShutdown::new();
+    let mut builder = hyper::server::conn::http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(Duration::from_secs(limits.header_seconds));
+    loop {
+        let place = tokio::select! {
+            place = places.clone().acquire_owned() => place,
+            _ = stopped.changed() => break,
+        };
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = stopped.changed() => break,
+        };
+        let socket = match accepted {
+            Ok((socket, _)) => socket,
+            Err(e) => {
+                // Too many open files, or a client that left at once.
+                tracing::warn!(error = %e, "a connection was not accepted");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                continue;
+            }
+        };
+        let _ = socket.set_nodelay(true);
+        let service = TowerToHyperService::new(router.clone());
+        let (builder, watcher, tls) = (builder.clone(), graceful.watcher(), tls.clone());
+        let handshake = Duration::from_secs(limits.header_seconds);
+        tokio::spawn(async move {
+            let _place = place;
+            let Some(socket) = secure(socket, tls, handshake).await else { return };
+            let connection = builder.serve_connection(TokioIo::new(socket), service);
+            // A client that breaks off is no event.
+            if let Err(e) = watcher.watch(connection).await {
+                tracing::debug!(error = %e, "connection ended");
+            }
+        });
+    }
+    drop(listener);
+    let patience = Duration::from_secs(limits.shutdown_seconds);
+    if tokio::time::timeout(patience, graceful.shutdown()).await.is_err() {
+        tracing::warn!("some connections did not end in time");
+    }
+}
+
+trait Socket: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Socket for T {}
+
+async fn secure(socket: TcpStream, tls: Option<TlsAcceptor>, patience: Duration) -> Option<Box<dyn Socket>> {
+    let Some(tls) = tls else { return Some(Box::new(socket)) };
+    match tokio::time::timeout(patience, tls.accept(socket)).await {
+        Ok(Ok(secured)) => Some(Box::new(secured)),
+        _ => None,
+    }
+}
+
+fn tls(cert: &Path, key: &Path) -> Result<TlsAcceptor, ServerError> {
+    let failed = |what: &str, path: &Path, e: &dyn std::fmt::Display| {
+        ServerError::Tls(format!("{what}: {e} ({})", path.display()))
+    };
+    let chain = CertificateDer::pem_file_iter(cert)
+        .and_then(|certs| certs.collect::<Result<Vec<_>, _>>())
+        .map_err(|e| failed("certificate", cert, &e))?;
+    let private = PrivateKeyDer::from_pem_file(key).map_err(|e| failed("key", key, &e))?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|e| failed("protocol", cert, &e))?
+        .with_no_client_auth()
+        .with_single_cert(chain, private)
+        .map_err(|e| failed("certificate and key", cert, &e))?;
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}

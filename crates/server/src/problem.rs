@@ -1,0 +1,121 @@
+//! What goes wrong, as an answer: one `application/problem+json` (RFC 9457) for every refusal.
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+/// A refusal. `title` names the kind, `detail` says what was expected and what was found.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct Problem {
+    /// HTTP status.
+    pub status: u16,
+    /// The kind of problem.
+    pub title: &'static str,
+    /// What, expected, got.
+    pub detail: String,
+    /// Seconds after which to try again, where that helps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_after: Option<u32>,
+    /// `detail` again, where the Open Inference Protocol looks for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+impl Problem {
+    fn new(status: StatusCode, title: &'static str, detail: impl Into<String>) -> Self {
+        Self { status: status.as_u16(), title, detail: detail.into(), retry_after: None, error: None }
+    }
+
+    /// The body cannot be read as what it claims to be.
+    pub fn malformed(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "malformed request", detail)
+    }
+
+    pub fn unauthorised(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "token missing or unknown", detail)
+    }
+
+    pub fn forbidden(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "not allowed", detail)
+    }
+
+    pub fn not_found(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "not found", detail)
+    }
+
+    pub fn timeout(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::REQUEST_TIMEOUT, "too slow", detail)
+    }
+
+    /// It clashes with what is there.
+    pub fn conflict(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, "conflict", detail)
+    }
+
+    pub fn too_large(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too large", detail)
+    }
+
+    pub fn unsupported(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported content type", detail)
+    }
+
+    /// The body was read, but what it says cannot be.
+    pub fn invalid(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid request", detail)
+    }
+
+    /// The queue is full.
+    pub fn busy(detail: impl Into<String>) -> Self {
+        let problem = Self::new(StatusCode::TOO_MANY_REQUESTS, "too many requests", detail);
+        Self { retry_after: Some(1), ..problem }
+    }
+
+    pub fn no_picture_model() -> Self {
+        let detail = "no image model loaded: start with --model";
+        Self::new(StatusCode::NOT_IMPLEMENTED, "no image model", detail)
+    }
+
+    /// Shutting down.
+    pub fn unavailable(detail: impl Into<String>) -> Self {
+        let problem = Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail);
+        Self { retry_after: Some(5), ..problem }
+    }
+
+    /// The disk does not take what must be kept.
+    pub fn storage(detail: impl Into<String>) -> Self {
+        let problem = Self::new(StatusCode::INSUFFICIENT_STORAGE, "storage failed", detail);
+        Self { retry_after: Some(5), ..problem }
+    }
+}
+
+impl From<ultta::Error> for Problem {
+    fn from(error: ultta::Error) -> Self {
+        use ultta::Error::*;
+        match &error {
+            OtherHead { .. } | OtherConfig { .. } => Problem::conflict(error.to_string()),
+            Forgotten { .. } => Problem::not_found(error.to_string()),
+            Io { .. } => Problem::storage(error.to_string()),
+            Format { reason, .. } => Problem::malformed(reason.clone()),
+            _ => Problem::invalid(error.to_string()),
+        }
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let body = serde_json::to_vec(&self).unwrap_or_default();
+        let kind = HeaderValue::from_static("application/problem+json");
+        let mut response = (status, [(header::CONTENT_TYPE, kind)], body).into_response();
+        if let Some(seconds) = self.retry_after {
+            response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            let challenge = HeaderValue::from_static("Bearer");
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
+        }
+        response
+    }
+}

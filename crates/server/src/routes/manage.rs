@@ -1,0 +1,351 @@
+//! Streams: create, inspect, change, delete.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use base64::Engine;
+use ultta::{Head, State as Learnt};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::api::*;
+use crate::http::App;
+use crate::problem::Problem;
+use crate::routes::{Named, content_type, json, json_body, read};
+use crate::streams::{Stream, StreamSpec, check_name};
+
+pub fn router() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(list, create))
+        .routes(routes!(inspect, delete))
+        .routes(routes!(reset))
+        .routes(routes!(freeze))
+        .routes(routes!(unfreeze))
+        .routes(routes!(snapshots, snapshot))
+        .routes(routes!(remove_snapshot))
+        .routes(routes!(rollback))
+        .routes(routes!(clone))
+        .routes(routes!(merge))
+        .routes(routes!(state))
+        .routes(routes!(classes))
+        .routes(routes!(history))
+}
+
+fn view(stream: &Stream) -> StreamView {
+    StreamView {
+        name: stream.name.clone(),
+        classes: stream.head.n_classes(),
+        dim: stream.head.dim(),
+        head: stream.digest.clone(),
+        method: stream.config.method.card().name.replace('_', "-"),
+        durability: stream.durability,
+        created: stream.meta.created,
+        shadow_of: stream.meta.shadow_of.clone(),
+        shadows: stream.shadows.names(),
+        waiting: stream.waiting(),
+        recovered_records: stream.recovered.0,
+        dropped_bytes: stream.recovered.1,
+        status: stream.board.status(),
+    }
+}
+
+/// List the streams
+#[utoipa::path(get, path = "/v1/streams", tag = "streams", responses((status = 200, description = "All streams", body = StreamList), Refusals),
+    security((), ("token" = [])))]
+async fn list(State(app): State<Arc<App>>) -> Json<StreamList> {
+    Json(StreamList { streams: app.streams.all().iter().map(|s| view(s)).collect() })
+}
+
+/// Create a stream
+#[utoipa::path(post, path = "/v1/streams", tag = "streams", request_body = CreateStream,
+    responses((status = 201, description = "The stream", body = StreamView), Refusals), security((), ("token" = [])))]
+async fn create(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<(StatusCode, Json<StreamView>), Problem> {
+    let request: CreateStream = json_body(&headers, body, &app.config.limits).await?;
+    let head = match (&request.head, &request.head_base64, &request.head_of) {
+        (Some(_), None, None) => None,
+        (None, Some(text), None) => {
+            let bytes = base64::engine::general_purpose::STANDARD
+                .decode(text.trim())
+                .map_err(|e| Problem::malformed(format!("head_base64: not base64: {e}")))?;
+            Some(Head::from_bytes(&bytes)?)
+        }
+        (None, None, Some(name)) => Some(Head::clone(&app.streams.get(name)?.head)),
+        _ => return Err(Problem::invalid("expected exactly one of head, head_base64 and head_of")),
+    };
+    let config = request.choice().resolve()?;
+    let head = match (head, request.head) {
+        (Some(head), _) => head,
+        (None, Some(HeadBody { prototypes, classes, logit_scale })) => {
+            Head::new(prototypes.data, prototypes.dim.max(1), classes, logit_scale)?
+        }
+        (None, None) => return Err(Problem::invalid("expected a head")),
+    };
+    let spec = StreamSpec { head, config, durability: request.durability };
+    let stream = app.streams.create(&request.name, spec, None, None).await?;
+    Ok((StatusCode::CREATED, Json(view(&stream))))
+}
+
+/// Inspect a stream
+#[utoipa::path(get, path = "/v1/streams/{stream}", tag = "streams", params(("stream" = String, Path, example = "default")),
+    responses((status = 200, description = "The stream", body = StreamDetail), Refusals), security((), ("token" = [])))]
+async fn inspect(
+    State(app): State<Arc<App>>,
+    Named(name): Named<String>,
+) -> Result<Json<StreamDetail>, Problem> {
+    let stream = app.streams.get(&name)?;
+    let (reliability, reliability_zero_shot) = stream.board.reliability();
+    let config = stream.config.to_toml();
+    Ok(Json(StreamDetail { view: view(&stream), config, reliability, reliability_zero_shot }))
+}
+
+/// Delete a stream and all it has kept
+#[utoipa::path(delete, path = "/v1/streams/{stream}", tag = "streams", params(("stream" = String, Path)),
+    responses((status = 204, description = "It is gone"), Refusals), security((), ("token" = [])))]
+async fn delete(State(app): State<Arc<App>>, Named(name): Named<String>) -> Result<StatusCode, Problem> {
+    app.streams.delete(&name).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Back to the start
+#[utoipa::path(post, path = "/v1/streams/{stream}/reset", tag = "streams", params(("stream" = String, Path, example = "default")),
+    responses((status = 200, description = "The stream", body = StreamView), Refusals), security((), ("token" = [])))]
+async fn reset(State(app): State<Arc<App>>, Named(name): Named<String>) -> Result<Json<StreamView>, Problem> {
+    let stream = app.streams.get(&name)?;
+    stream.control(|owner| owner.reset()).await?;
+    Ok(Json(view(&stream)))
+}
+
+/// Stop learning
+///
+/// Samples are answered and counted, but do not teach.
+#[utoipa::path(post, path = "/v1/streams/{stream}/freeze", tag = "streams", params(("stream" = String, Path, example = "default")),
+    responses((status = 200, description = "The stream", body = StreamView), Refusals), security((), ("token" = [])))]
+async fn freeze(
+    State(app): State<Arc<App>>,
+    Named(name): Named<String>,
+) -> Result<Json<StreamView>, Problem> {
+    let stream = app.streams.get(&name)?;
+    stream.control(|owner| owner.set_learning(false)).await?;
+    Ok(Json(view(&stream)))
+}
+
+/// Learn again
+#[utoipa::path(post, path = "/v1/streams/{stream}/unfreeze", tag = "streams", params(("stream" = String, Path, example = "default")),
+    responses((status = 200, description = "The stream", body = StreamView), Refusals), security((), ("token" = [])))]
+async fn unfreeze(
+    State(app): State<Arc<App>>,
+    Named(name): Named<String>,
+) -> Result<Json<StreamView>, Problem> {
+    let stream = app.streams.get(&name)?;
+    stream.control(|owner| owner.set_learning(true)).await?;
+    Ok(Json(view(&stream)))
+}
+
+/// List the snapshots of a stream
+#[utoipa::path(get, path = "/v1/streams/{stream}/snapshots", tag = "streams", params(("stream" = String, Path, example = "default")),
+    responses((status = 200, description = "Snapshots", body = SnapshotList), Refusals), security((), ("token" = [])))]
+async fn snapshots(
+    State(app): State<Arc<App>>,
+    Named(name): Named<String>,
+) -> Result<Json<SnapshotList>, Problem> {
+    let found = app.streams.get(&name)?.folder.snapshots()?;
+    let snapshots = found.into_iter().map(|(label, bytes)| SnapshotView { label, bytes }).collect();
+    Ok(Json(SnapshotList { snapshots }))
+}
+
+/// Keep the state under a label
+#[utoipa::path(post, path = "/v1/streams/{stream}/snapshots", tag = "streams", params(("stream" = String, Path, example = "default")),
+    request_body = SnapshotRequest, responses((status = 201, description = "The snapshot", body = SnapshotView), Refusals),
+    security((), ("token" = [])))]
+async fn snapshot(
+    State(app): State<Arc<App>>,
+    Named(name): Named<String>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<(StatusCode, Json<SnapshotView>), Problem> {
+    let stream = app.streams.get(&name)?;
+    let request: SnapshotRequest = json_body(&headers, body, &app.config.limits).await?;
+    if let Some(label) = &request.label {
+        check_name(label).map_err(Problem::invalid)?;
+    }
+    let most = app.config.limits.snapshots;
+    let folder = stream.folder.clone();
+    let label = stream
+        .control(move |owner| {
+            let label = request.label.unwrap_or_else(|| format!("seen-{}", owner.seen()));
+            let there = folder.snapshots()?;
+            if there.len() >= most && !there.iter().any(|(l, _)| *l == label) {
+                return Err(Problem::conflict(format!(
+                    "there are {most} snapshots already, the most that are allowed"
+                )));
+            }
+            owner.snapshot(&label)?;
+            Ok(label)
+        })
+        .await?;
+    let there = stream.folder.snapshots()?;
+    let bytes = there.iter().find(|(l, _)| *l == label).map_or(0, |(_, bytes)| *bytes);
+    Ok((StatusCode::CREATED, Json(SnapshotView { label, bytes })))
+}
+
+/// Remove a snapshot
+#[utoipa::path(delete, path = "/v1/streams/{stream}/snapshots/{label}", tag = "streams", params(("stream" = String, Path, example = "default"), ("label" = String, Path)),
+    responses((status = 204, description = "It is gone"), Refusals), security((), ("token" = [])))]
+async fn remove_snapshot(
+    State(app): State<Arc<App>>,
+    Named((name, label)): Named<(String, String)>,
+) -> Result<StatusCode, Problem> {
+    let stream = app.streams.get(&name)?;
+    find_snapshot(&stream, &label)?;
+    stream.folder.remove_snapshot(&label)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Return to a snapshot
+#[utoipa::path(post, path = "/v1/streams/{stream}/rollback", tag = "streams", params(("stream" = String, Path, example = "default")),
+    request_body = RollbackRequest, responses((status = 200, description = "The stream", body = StreamView), Refusals),
+    security((), ("token" = [])))]
+async fn rollback(
+    State(app): State<Arc<App>>,
+    Named(name): Named<String>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<StreamView>, Problem> {
+    let stream = app.streams.get(&name)?;
+    let RollbackRequest { label } = json_body(&headers, body, &app.config.limits).await?;
+    find_snapshot(&stream, &label)?;
+    let state = stream.folder.load_snapshot(&label)?;
+    stream
+        .control(move |owner| owner.load(&state, "rolled_back", &format!("back to snapshot {label}")))
+        .await?;
+    Ok(Json(view(&stream)))
+}
+
+fn find_snapshot(stream: &Stream, label: &str) -> Result<(), Problem> {
+    let there = stream.folder.snapshots()?;
+    match there.iter().any(|(l, _)| l == label) {
+        true => Ok(()),
+        false => Err(Problem::not_found(format!("stream {:?} has no snapshot {label:?}", stream.name))),
+    }
+}
+
+/// Make a second stream from this one
+///
+/// With the same settings the state is copied. As a shadow it is shown the same traffic, and its answers are compared.
+#[utoipa::path(post, path = "/v1/streams/{stream}/clone", tag = "streams", params(("stream" = String, Path, example = "default")),
+    request_body = CloneStream, responses((status = 201, description = "The new stream", body = StreamView), Refusals),
+    security((), ("token" = [])))]
+async fn clone(
+    State(app): State<Arc<App>>,
+    Named(name): Named<String>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<(StatusCode, Json<StreamView>), Problem> {
+    let source = app.streams.get(&name)?;
+    let request: CloneStream = json_body(&headers, body, &app.config.limits).await?;
+    let choice = request.choice();
+    let config = if choice.is_empty() { source.config.clone() } else { choice.resolve()? };
+    let start = match config == source.config {
+        true => Some(source.control(|owner| Ok(owner.state())).await?),
+        false => None,
+    };
+    let durability = request.durability.or(source.meta.durability);
+    let spec = StreamSpec { head: Head::clone(&source.head), config, durability };
+    let shadow_of = request.shadow.then(|| name.clone());
+    let stream = app.streams.create(&request.name, spec, start, shadow_of).await?;
+    Ok((StatusCode::CREATED, Json(view(&stream))))
+}
+
+/// Add the evidence of another stream or server
+///
+/// JSON names a stream of this server; `application/octet-stream` is a state as `GET …/state` gives it, from any server
+/// with the same head and configuration. Evidence is added by the merge law; windows, prior and temperatures restart.
+#[utoipa::path(post, path = "/v1/streams/{stream}/merge", tag = "streams", params(("stream" = String, Path, example = "default")),
+    request_body(content((MergeRequest = "application/json"), (Vec<u8> = "application/octet-stream"))),
+    responses((status = 200, description = "The stream", body = StreamView), Refusals), security((), ("token" = [])))]
+async fn merge(
+    State(app): State<Arc<App>>,
+    Named(name): Named<String>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<StreamView>, Problem> {
+    let stream = app.streams.get(&name)?;
+    let limits = &app.config.limits;
+    let kind = content_type(&headers);
+    let bytes = read(body, limits.body_bytes, limits.request_seconds).await?;
+    let (other, text) = match kind.as_str() {
+        "application/json" => {
+            let MergeRequest { stream: other } = json(&bytes)?;
+            let state = app.streams.get(&other)?.control(|owner| Ok(owner.state())).await?;
+            (state, format!("the evidence of stream {other} was added"))
+        }
+        "application/octet-stream" | "application/x-safetensors" => {
+            (Learnt::from_bytes(&bytes)?, "the evidence of another server was added".to_string())
+        }
+        other => {
+            return Err(Problem::unsupported(format!(
+                "expected application/json or application/octet-stream, got {other:?}"
+            )));
+        }
+    };
+    stream.control(move |owner| owner.merge(&other, &text)).await?;
+    Ok(Json(view(&stream)))
+}
+
+/// Download the state
+///
+/// A state file (safetensors), for `merge` on another server or `ultta run --load-state`.
+#[utoipa::path(get, path = "/v1/streams/{stream}/state", tag = "streams", params(("stream" = String, Path, example = "default")),
+    responses((status = 200, description = "The state", body = Vec<u8>, content_type = "application/octet-stream"), Refusals),
+    security((), ("token" = [])))]
+async fn state(State(app): State<Arc<App>>, Named(name): Named<String>) -> Result<Response, Problem> {
+    let stream = app.streams.get(&name)?;
+    let state = stream.control(|owner| Ok(owner.state())).await?;
+    let bytes = state.to_bytes()?;
+    Ok(([(header::CONTENT_TYPE, "application/octet-stream")], bytes).into_response())
+}
+
+/// Classes: drift, prior, recent mix
+#[utoipa::path(get, path = "/v1/streams/{stream}/classes", tag = "streams", params(("stream" = String, Path, example = "default")),
+    responses((status = 200, description = "All classes", body = ClassList<'_>), Refusals), security((), ("token" = [])))]
+async fn classes(State(app): State<Arc<App>>, Named(name): Named<String>) -> Result<Response, Problem> {
+    let stream = app.streams.get(&name)?;
+    let session = stream.published();
+    let drift = session.per_class();
+    let mix = stream.board.mix();
+    let total = mix.total.max(1) as f64;
+    let names = stream.head.classes();
+    let classes = names
+        .iter()
+        .enumerate()
+        .map(|(label, class)| {
+            let drift = drift.get(label).copied().unwrap_or_default();
+            let recent = f64::from(mix.counts.get(label).copied().unwrap_or(0)) / total;
+            ClassView {
+                label,
+                class,
+                movement: drift.movement,
+                prior: drift.prior,
+                recent,
+                evidence: drift.evidence,
+            }
+        })
+        .collect();
+    Ok(Json(ClassList { as_of: session.next_id(), window: mix.total, classes }).into_response())
+}
+
+/// The recent past: time axis and events
+#[utoipa::path(get, path = "/v1/streams/{stream}/history", tag = "streams", params(("stream" = String, Path, example = "default")),
+    responses((status = 200, description = "Points and events", body = History), Refusals), security((), ("token" = [])))]
+async fn history(State(app): State<Arc<App>>, Named(name): Named<String>) -> Result<Json<History>, Problem> {
+    let (points, events) = app.streams.get(&name)?.board.history();
+    Ok(Json(History { points, events }))
+}

@@ -1,0 +1,384 @@
+//! The Open Inference Protocol (KServe v2, HTTP), with its binary tensors: a stream is a model.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderName, header};
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use ultta::Features;
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::api::{Refusals, RowAnswer, row_answers};
+use crate::http::App;
+use crate::log::Rows;
+use crate::owner::Extent;
+use crate::problem::Problem;
+use crate::routes::{Named, content_type, read};
+
+/// A refusal as the protocol words it: with a field `error`.
+pub struct Refused(Problem);
+
+impl<E: Into<Problem>> From<E> for Refused {
+    fn from(problem: E) -> Self {
+        let mut problem = problem.into();
+        problem.error = Some(problem.detail.clone());
+        Self(problem)
+    }
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        self.0.into_response()
+    }
+}
+
+/// Length of the JSON in front of binary tensors.
+static HEADER_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
+
+pub fn router() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(server))
+        .routes(routes!(live))
+        .routes(routes!(ready))
+        .routes(routes!(model))
+        .routes(routes!(model_ready))
+        .routes(routes!(infer))
+}
+
+/// The server
+#[utoipa::path(get, path = "/v2", tag = "open inference", responses((status = 200, description = "Name, version, extensions", body = Object), Refusals))]
+async fn server() -> Json<Value> {
+    Json(json!({"name": "ultta", "version": env!("CARGO_PKG_VERSION"), "extensions": ["binary_tensor_data"]}))
+}
+
+/// Whether the server lives
+#[utoipa::path(get, path = "/v2/health/live", tag = "open inference", responses((status = 200, description = "It lives", body = Object), Refusals))]
+async fn live() -> Json<Value> {
+    Json(json!({"live": true}))
+}
+
+/// Whether the server takes requests
+#[utoipa::path(get, path = "/v2/health/ready", tag = "open inference", responses((status = 200, description = "It does", body = Object), Refusals))]
+async fn ready(State(app): State<Arc<App>>) -> Result<Json<Value>, Refused> {
+    match app.stopping.load(Ordering::Acquire) {
+        true => Err(Problem::unavailable("the server is stopping").into()),
+        false => Ok(Json(json!({"ready": true}))),
+    }
+}
+
+/// A stream as a model
+#[utoipa::path(get, path = "/v2/models/{stream}", tag = "open inference", params(("stream" = String, Path, example = "default")),
+    responses((status = 200, description = "Inputs and outputs", body = Object), Refusals), security((), ("token" = [])))]
+async fn model(State(app): State<Arc<App>>, Named(name): Named<String>) -> Result<Json<Value>, Refused> {
+    let stream = app.streams.get(&name)?;
+    let outputs: Vec<Value> =
+        OUTPUTS.iter().map(|o| json!({"name": o.name, "datatype": o.datatype, "shape": [-1]})).collect();
+    Ok(Json(json!({
+        "name": name,
+        "versions": ["1"],
+        "platform": "ultta",
+        "inputs": [{"name": "features", "datatype": "FP32", "shape": [-1, stream.head.dim()]}],
+        "outputs": outputs,
+    })))
+}
+
+/// Whether a stream takes requests
+#[utoipa::path(get, path = "/v2/models/{stream}/ready", tag = "open inference", params(("stream" = String, Path, example = "default")),
+    responses((status = 200, description = "It does", body = Object), Refusals), security((), ("token" = [])))]
+async fn model_ready(
+    State(app): State<Arc<App>>,
+    Named(name): Named<String>,
+) -> Result<Json<Value>, Refused> {
+    app.streams.get(&name)?;
+    Ok(Json(json!({"name": name, "ready": true})))
+}
+
+/// A request of the protocol.
+#[derive(Debug, Deserialize, ToSchema)]
+pub struct InferRequest {
+    /// Echoed.
+    #[serde(default)]
+    id: Option<String>,
+    /// `learn: false` answers without learning; `binary_data_output: true` asks for binary outputs.
+    #[serde(default)]
+    parameters: Option<Parameters>,
+    /// One tensor named `features`, FP32 or FP64, rows × dim.
+    inputs: Vec<InputTensor>,
+    /// Outputs that are wanted; all if not given.
+    #[serde(default)]
+    outputs: Option<Vec<WantedOutput>>,
+}
+
+/// Parameters of a request or an output.
+#[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
+pub struct Parameters {
+    #[serde(default)]
+    learn: Option<bool>,
+    #[serde(default)]
+    binary_data_output: Option<bool>,
+    #[serde(default)]
+    binary_data: Option<bool>,
+    #[serde(default)]
+    binary_data_size: Option<usize>,
+}
+
+/// A tensor of a request.
+#[derive(Debug, Deserialize, ToSchema)]
+pub struct InputTensor {
+    name: String,
+    shape: Vec<usize>,
+    datatype: String,
+    #[serde(default)]
+    parameters: Option<Parameters>,
+    /// Numbers, flat or nested; absent where the tensor is binary.
+    #[serde(default)]
+    #[schema(value_type = Option<Vec<Object>>)]
+    data: Option<Value>,
+}
+
+/// An output that is wanted.
+#[derive(Debug, Deserialize, ToSchema)]
+pub struct WantedOutput {
+    name: String,
+    #[serde(default)]
+    parameters: Option<Parameters>,
+}
+
+/// The answer of the protocol.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct InferResponse {
+    model_name: String,
+    model_version: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+    #[schema(value_type = Object)]
+    parameters: Value,
+    outputs: Vec<OutputTensor>,
+}
+
+/// A tensor of an answer.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct OutputTensor {
+    name: &'static str,
+    datatype: &'static str,
+    shape: [usize; 1],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    parameters: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Vec<Object>>)]
+    data: Option<Vec<Value>>,
+}
+
+struct Output {
+    name: &'static str,
+    datatype: &'static str,
+    value: fn(&RowAnswer<'_>) -> Value,
+}
+
+const OUTPUTS: [Output; 8] = [
+    Output { name: "label", datatype: "INT64", value: |row| row.label.into() },
+    Output { name: "class", datatype: "BYTES", value: |row| row.class.into() },
+    Output { name: "prob", datatype: "FP32", value: |row| f64::from(row.prob).into() },
+    Output { name: "zero_shot_label", datatype: "INT64", value: |row| row.zero_shot.label.into() },
+    Output { name: "zero_shot_prob", datatype: "FP32", value: |row| f64::from(row.zero_shot.prob).into() },
+    Output { name: "id", datatype: "INT64", value: |row| row.id.map_or(-1, |id| id as i64).into() },
+    Output { name: "admitted", datatype: "BOOL", value: |row| row.admitted.into() },
+    Output { name: "unknown", datatype: "BOOL", value: |row| row.unknown.into() },
+];
+
+/// Answer rows and learn from them
+#[utoipa::path(post, path = "/v2/models/{stream}/infer", tag = "open inference", params(("stream" = String, Path, example = "default")),
+    request_body = InferRequest, responses((status = 200, description = "Outputs", body = InferResponse), Refusals),
+    security((), ("token" = [])))]
+async fn infer(
+    State(app): State<Arc<App>>,
+    Named(name): Named<String>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Refused> {
+    let arrived = Instant::now();
+    let stream = app.streams.get(&name)?;
+    let limits = &app.config.limits;
+    let kind = content_type(&headers);
+    let header_length = match headers.get(&HEADER_LENGTH) {
+        None => None,
+        Some(value) => {
+            Some(value.to_str().ok().and_then(|v| v.trim().parse::<usize>().ok()).ok_or_else(|| {
+                Problem::malformed("inference-header-content-length: expected a number of bytes")
+            })?)
+        }
+    };
+    // The protocol's clients send binary tensors with or without a type of their own.
+    if header_length.is_none() && !matches!(kind.as_str(), "application/json" | "") {
+        return Err(Problem::unsupported(format!("expected application/json, got {kind:?}")).into());
+    }
+    let bytes = read(body, limits.body_bytes, limits.request_seconds).await?;
+    let (text, binary) = bytes
+        .split_at_checked(header_length.unwrap_or(bytes.len()))
+        .ok_or_else(|| Problem::malformed("inference-header-content-length: longer than the body"))?;
+    let request: InferRequest = super::json(text)?;
+    let rows = input_rows(&request, binary, limits.batch_rows, stream.head.dim())?;
+    let parameters = request.parameters.unwrap_or_default();
+    let wanted = wanted(&request)?;
+    let answers = match parameters.learn.unwrap_or(true) {
+        true => stream.classify(rows, Extent::default(), arrived).await?,
+        false => stream.predict(rows, Extent::default()).await?,
+    };
+    let (learnt, generation) = (answers.learnt, answers.generation);
+    let answers = row_answers(answers, stream.head.classes(), None);
+    let mut tail = Vec::new();
+    let mut outputs = Vec::new();
+    for (output, as_binary) in wanted {
+        let values = answers.iter().map(output.value);
+        let mut tensor = OutputTensor {
+            name: output.name,
+            datatype: output.datatype,
+            shape: [answers.len()],
+            parameters: None,
+            data: None,
+        };
+        if as_binary {
+            let start = tail.len();
+            values.for_each(|value| put_binary(&mut tail, output.datatype, &value));
+            tensor.parameters = Some(json!({"binary_data_size": tail.len() - start}));
+        } else {
+            tensor.data = Some(values.collect());
+        }
+        outputs.push(tensor);
+    }
+    let response = InferResponse {
+        model_name: name,
+        model_version: "1",
+        id: request.id,
+        parameters: json!({"learnt": learnt, "generation": generation}),
+        outputs,
+    };
+    if tail.is_empty() {
+        return Ok(Json(response).into_response());
+    }
+    let mut body = serde_json::to_vec(&response).map_err(|e| Problem::malformed(e.to_string()))?;
+    let length = body.len().to_string();
+    body.extend(tail);
+    let headers =
+        [(header::CONTENT_TYPE, "application/octet-stream".to_string()), (HEADER_LENGTH.clone(), length)];
+    Ok((headers, body).into_response())
+}
+
+fn input_rows(
+    request: &InferRequest,
+    binary: &[u8],
+    most: usize,
+    expected_dim: usize,
+) -> Result<Rows, Problem> {
+    let [input] = &request.inputs[..] else {
+        return Err(Problem::invalid(format!(
+            "inputs: expected one tensor named features, got {}",
+            request.inputs.len()
+        )));
+    };
+    if input.name != "features" {
+        return Err(Problem::invalid(format!(
+            "inputs: expected a tensor named features, got {:?}",
+            input.name
+        )));
+    }
+    let &[n, dim] = &input.shape[..] else {
+        return Err(Problem::invalid(format!("features: expected shape [rows, dim], got {:?}", input.shape)));
+    };
+    if n > most {
+        return Err(Problem::too_large(format!("a request may have {most} rows, got {n}")));
+    }
+    if dim != expected_dim {
+        return Err(
+            ultta::Error::Shape { what: "feature dimension", expected: expected_dim, got: dim }.into()
+        );
+    }
+    let expected = n.checked_mul(dim).ok_or_else(|| Problem::invalid("features: impossible shape"))?;
+    let size = input.parameters.unwrap_or_default().binary_data_size;
+    let data: Vec<f32> = match (&input.data, size) {
+        (Some(data), None) => {
+            let mut values = Vec::new();
+            flatten(data, &mut values, expected)?;
+            values
+        }
+        (None, Some(size)) => {
+            let bytes = binary.get(..size).ok_or_else(|| {
+                Problem::malformed(format!(
+                    "features: expected {size} bytes behind the header, got {}",
+                    binary.len()
+                ))
+            })?;
+            match input.datatype.as_str() {
+                "FP32" => bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect(),
+                "FP64" => bytes.as_chunks().0.iter().map(|&b| f64::from_le_bytes(b) as f32).collect(),
+                "FP16" => bytes.as_chunks().0.iter().map(|&b| half::f16::from_le_bytes(b).to_f32()).collect(),
+                other => {
+                    return Err(Problem::invalid(format!(
+                        "features: expected FP16, FP32 or FP64, got {other:?}"
+                    )));
+                }
+            }
+        }
+        _ => return Err(Problem::invalid("features: expected either data or binary_data_size")),
+    };
+    if data.len() != expected {
+        return Err(ultta::Error::Shape { what: "values in features", expected, got: data.len() }.into());
+    }
+    let features = Features::new(data, dim)?.data().to_vec();
+    Ok(Rows { dim, features, ..Default::default() })
+}
+
+/// Numbers of flat or nested lists, in order, at most so many.
+fn flatten(value: &Value, out: &mut Vec<f32>, most: usize) -> Result<(), Problem> {
+    match value {
+        Value::Array(values) => values.iter().try_for_each(|value| flatten(value, out, most)),
+        Value::Number(number) if out.len() < most => {
+            out.push(number.as_f64().unwrap_or(f64::NAN) as f32);
+            Ok(())
+        }
+        Value::Number(_) => {
+            Err(Problem::invalid(format!("features: more than the {most} values of its shape")))
+        }
+        _ => Err(Problem::invalid("features: expected numbers")),
+    }
+}
+
+/// The outputs that are wanted, and whether as binary.
+fn wanted(request: &InferRequest) -> Result<Vec<(&'static Output, bool)>, Problem> {
+    let all = request.parameters.unwrap_or_default().binary_data_output.unwrap_or(false);
+    match request.outputs.as_deref() {
+        None | Some([]) => Ok(OUTPUTS.iter().map(|o| (o, all)).collect()),
+        Some(outputs) => outputs
+            .iter()
+            .map(|output| {
+                let found = OUTPUTS.iter().find(|o| o.name == output.name).ok_or_else(|| {
+                    let names = OUTPUTS.map(|o| o.name).join(", ");
+                    Problem::invalid(format!("there is no output {:?}; there are {names}", output.name))
+                })?;
+                Ok((found, output.parameters.unwrap_or_default().binary_data.unwrap_or(all)))
+            })
+            .collect(),
+    }
+}
+
+fn put_binary(out: &mut Vec<u8>, datatype: &str, value: &Value) {
+    match datatype {
+        "INT64" => out.extend(value.as_i64().unwrap_or(-1).to_le_bytes()),
+        "FP32" => out.extend((value.as_f64().unwrap_or(0.0) as f32).to_le_bytes()),
+        "BOOL" => out.push(u8::from(value.as_bool().unwrap_or(false))),
+        _ => {
+            let text = value.as_str().unwrap_or("");
+            out.extend((text.len() as u32).to_le_bytes());
+            out.extend(text.as_bytes());
+        }
+    }
+}

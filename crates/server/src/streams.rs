@@ -1,0 +1,453 @@
+//! The streams of a server: create, find, delete, and open again what an earlier run left.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{mpsc, oneshot};
+use ultta::{Config, Error, Head, State};
+
+use crate::board::Board;
+use crate::clock::Clock;
+use crate::log::Rows;
+use crate::metrics::{Metrics, Stages};
+use crate::owner::{Answers, Classify, Extent, Feedback, Job, Outcome, Owner, Parts, Reply, Shadows};
+use crate::problem::Problem;
+use crate::settings::{Durability, Limits, ServerConfig};
+use crate::store::{Folder, Meta, with_input};
+
+/// Reads that take more multiplications than this leave the threads that serve requests.
+const HEAVY: usize = 16 << 20;
+
+/// What a new stream is made of.
+#[derive(Clone, Debug)]
+pub struct StreamSpec {
+    /// Class prototypes, names and logit scale.
+    pub head: Head,
+    /// Method and settings.
+    pub config: Config,
+    /// Its durability, where it is not the server's.
+    pub durability: Option<Durability>,
+}
+
+/// A stream, as requests see it.
+pub struct Stream {
+    pub name: String,
+    pub head: Arc<Head>,
+    pub digest: String,
+    pub config: Config,
+    pub meta: Meta,
+    pub durability: Durability,
+    pub board: Arc<Board>,
+    pub stages: Stages,
+    pub shadows: Shadows,
+    pub folder: Folder,
+    /// Records that were replayed when it was opened, and bytes of broken log that were cut off.
+    pub recovered: (u64, u64),
+    dropped: Arc<AtomicU64>,
+    queue: mpsc::Sender<Job>,
+}
+
+impl Stream {
+    /// Answers rows and learns from them, in arrival order.
+    pub async fn classify(&self, rows: Rows, extent: Extent, arrived: Instant) -> Result<Answers, Problem> {
+        let (reply, answers) = oneshot::channel();
+        let job = Classify { rows, extent, arrived, reply: Reply::Caller(reply) };
+        self.enqueue(Job::Classify(job))?;
+        answers.await.map_err(|_| self.gone())?
+    }
+
+    /// The same, waiting for a place in the queue; the answer is awaited later, so that many can be under way.
+    pub async fn submit(
+        &self,
+        rows: Rows,
+        extent: Extent,
+    ) -> Result<oneshot::Receiver<Result<Answers, Problem>>, Problem> {
+        let (reply, answers) = oneshot::channel();
+        let place = self.queue.reserve().await.map_err(|_| self.gone())?;
+        let job = Classify { rows, extent, arrived: Instant::now(), reply: Reply::Caller(reply) };
+        place.send(Job::Classify(job));
+        Ok(answers)
+    }
+
+    /// Answers rows from the published state. Never waits for learning.
+    pub async fn predict(&self, rows: Rows, extent: Extent) -> Result<Answers, Problem> {
+        let session = self.published();
+        let generation = self.board.status().generation;
+        let work = rows.len() * self.head.n_classes() * self.head.dim();
+        let answer = move || -> Result<Answers, Problem> {
+            let step = with_input(&rows, true, |input| session.predict(input.features))?;
+            Ok(Answers::of(&step, 0..step.rows.len(), extent, false, generation))
+        };
+        match work > HEAVY {
+            true => tokio::task::spawn_blocking(answer).await.map_err(|_| self.gone())?,
+            false => answer(),
+        }
+    }
+
+    /// The published session; if it is behind, a newer one is on its way after this.
+    pub fn published(&self) -> Arc<ultta::Session> {
+        let published = self.board.session();
+        if published.stale && self.queue.try_send(Job::Publish).is_err() {
+            self.board.unask();
+        }
+        published.session
+    }
+
+    /// Hands delayed labels on.
+    pub async fn feedback(
+        &self,
+        labels: Vec<(u64, usize)>,
+        generation: Option<u64>,
+    ) -> Result<Vec<Outcome>, Problem> {
+        let (reply, outcomes) = oneshot::channel();
+        let job = Feedback { labels, generation, from_source: false, reply: Some(reply) };
+        self.enqueue(Job::Feedback(job))?;
+        outcomes.await.map_err(|_| self.gone())?
+    }
+
+    /// Has the owner do something between two blocks.
+    pub async fn control<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Owner) -> Result<T, Problem> + Send + 'static,
+    ) -> Result<T, Problem> {
+        let (reply, done) = oneshot::channel();
+        let job = Job::Control(Box::new(move |owner| {
+            let _ = reply.send(work(owner));
+        }));
+        self.queue.send(job).await.map_err(|_| self.gone())?;
+        done.await.map_err(|_| self.gone())?
+    }
+
+    /// Why nothing is learnt, if so.
+    pub fn degraded(&self) -> Option<String> {
+        match self.queue.is_closed() {
+            true => Some("its thread has ended; restart the server".into()),
+            false => self.board.status().degraded,
+        }
+    }
+
+    /// Requests that wait.
+    pub fn waiting(&self) -> usize {
+        self.queue.max_capacity() - self.queue.capacity()
+    }
+
+    fn enqueue(&self, job: Job) -> Result<(), Problem> {
+        self.queue.try_send(job).map_err(|e| match e {
+            mpsc::error::TrySendError::Full(_) => Problem::busy(format!(
+                "{} requests wait for stream {:?} already; try again",
+                self.queue.max_capacity(),
+                self.name
+            )),
+            mpsc::error::TrySendError::Closed(_) => self.gone(),
+        })
+    }
+
+    fn gone(&self) -> Problem {
+        Problem::unavailable(format!("stream {:?} has ended", self.name))
+    }
+
+    async fn stop(&self) {
+        let (reply, done) = oneshot::channel();
+        if self.queue.send(Job::Stop(reply)).await.is_ok() {
+            let _ = done.await;
+        }
+    }
+}
+
+/// All streams of a server.
+pub struct Streams {
+    root: PathBuf,
+    streams: RwLock<BTreeMap<String, Arc<Stream>>>,
+    /// One creation or deletion at a time.
+    changing: tokio::sync::Mutex<()>,
+    /// Held as long as the server runs.
+    lock: Mutex<Option<File>>,
+    durability: Durability,
+    sync_interval: Duration,
+    compact_bytes: u64,
+    limits: Limits,
+    metrics: Arc<Metrics>,
+    pub(crate) clock: Clock,
+}
+
+impl Streams {
+    /// Opens a data folder and every stream in it. Replays logs, so it may take a while.
+    pub(crate) fn open(config: &ServerConfig, metrics: Arc<Metrics>) -> ultta::Result<Self> {
+        let root = config.data_dir.join("streams");
+        let failed = |doing, path: &Path| {
+            let path = path.to_owned();
+            move |e| Error::Io { doing, source: e, path }
+        };
+        fs::create_dir_all(&root).map_err(failed("creating", &root))?;
+        let lock = lock_folder(&config.data_dir)?;
+        let streams = Self {
+            root: root.clone(),
+            streams: RwLock::default(),
+            changing: tokio::sync::Mutex::new(()),
+            lock: Mutex::new(Some(lock)),
+            durability: config.durability,
+            sync_interval: Duration::from_millis(config.sync_interval_ms),
+            compact_bytes: config.compact_bytes,
+            limits: config.limits.clone(),
+            metrics,
+            clock: Clock::new(),
+        };
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&root).map_err(failed("reading", &root))? {
+            let name = entry.map_err(failed("reading", &root))?.file_name().to_string_lossy().into_owned();
+            if name.starts_with(".new-") || name.starts_with(".gone-") {
+                // Half made, or half removed.
+                let _ = fs::remove_dir_all(root.join(&name));
+            } else if check_name(&name).is_ok() {
+                names.push(name);
+            }
+        }
+        names.sort();
+        for name in &names {
+            streams.start(name)?;
+        }
+        for name in &names {
+            streams.connect(name);
+        }
+        Ok(streams)
+    }
+
+    /// The stream of this name.
+    pub(crate) fn get(&self, name: &str) -> Result<Arc<Stream>, Problem> {
+        self.read()
+            .get(name)
+            .cloned()
+            .ok_or_else(|| Problem::not_found(format!("there is no stream {name:?}")))
+    }
+
+    /// All streams, by name.
+    pub(crate) fn all(&self) -> Vec<Arc<Stream>> {
+        self.read().values().cloned().collect()
+    }
+
+    /// Names of the streams.
+    pub fn names(&self) -> Vec<String> {
+        self.read().keys().cloned().collect()
+    }
+
+    /// Makes a stream, or finds the one of this name if it has the same head and configuration.
+    pub async fn ensure(&self, name: &str, spec: StreamSpec) -> Result<(), String> {
+        if let Ok(found) = self.get(name) {
+            if found.digest != spec.head.digest() {
+                return Err(format!(
+                    "stream {name:?} is there already, with another head; delete it, or use another data folder"
+                ));
+            }
+            if found.config != spec.config {
+                return Err(format!(
+                    "stream {name:?} is there already, with another configuration; delete it, or use another data folder"
+                ));
+            }
+            return Ok(());
+        }
+        self.create(name, spec, None, None).await.map(|_| ()).map_err(|p| p.detail)
+    }
+
+    /// Makes a stream, from a state if there is one, shadowing another one if asked.
+    pub(crate) async fn create(
+        &self,
+        name: &str,
+        spec: StreamSpec,
+        start: Option<State>,
+        shadow_of: Option<String>,
+    ) -> Result<Arc<Stream>, Problem> {
+        check_name(name).map_err(Problem::invalid)?;
+        let _changing = self.changing.lock().await;
+        if self.read().contains_key(name) {
+            return Err(Problem::conflict(format!("there is a stream {name:?} already")));
+        }
+        if self.read().len() >= self.limits.streams {
+            return Err(Problem::conflict(format!(
+                "there are {} streams already, the most that are allowed",
+                self.limits.streams
+            )));
+        }
+        // Refuses what cannot work before anything is written.
+        let mut session = ultta::Session::new(spec.head.clone(), &spec.config)?;
+        if let Some(state) = &start {
+            session.load(state)?;
+        }
+        drop(session);
+        let meta = Meta::new(&spec.config, spec.durability, shadow_of, self.clock.now());
+        let path = self.root.join(name);
+        let created = tokio::task::block_in_place(|| -> Result<(), Problem> {
+            Folder::create(&path, &spec.head, &spec.config, &meta, start.as_ref())?;
+            self.start(name)?;
+            Ok(())
+        });
+        created?;
+        self.connect(name);
+        let stream = self.get(name)?;
+        stream.board.event(self.clock.now(), "created", format!("stream {name} created"));
+        tracing::info!(stream = name, "created");
+        Ok(stream)
+    }
+
+    /// Ends a stream and removes all it has kept.
+    pub(crate) async fn delete(&self, name: &str) -> Result<(), Problem> {
+        let _changing = self.changing.lock().await;
+        let stream = self.get(name)?;
+        if let Some(source) = &stream.meta.shadow_of
+            && let Ok(source) = self.get(source)
+        {
+            source.shadows.remove(name);
+        }
+        stream.stop().await;
+        tokio::task::block_in_place(|| stream.folder.remove())?;
+        self.write().remove(name);
+        self.metrics.forget(name);
+        tracing::info!(stream = name, "deleted");
+        Ok(())
+    }
+
+    /// Finishes every stream: what was accepted is done, states are written.
+    pub(crate) async fn stop(&self) {
+        for stream in self.all() {
+            stream.stop().await;
+        }
+        self.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+
+    /// Opens a stream's folder and starts its owner.
+    fn start(&self, name: &str) -> ultta::Result<()> {
+        let folder = Folder::new(self.root.join(name));
+        let meta = folder.meta()?;
+        let head = folder.head()?;
+        let config = Config::from_toml(&meta.config)?;
+        let started = Instant::now();
+        let recovered = folder.recover(head, &config)?;
+        let counts = (recovered.records, recovered.dropped);
+        let (seconds, seen) = (started.elapsed().as_secs_f64(), recovered.session.next_id());
+        if counts.0 > 0 || counts.1 > 0 {
+            tracing::info!(
+                stream = name,
+                records = counts.0,
+                dropped_bytes = counts.1,
+                seen,
+                seconds,
+                "recovered"
+            );
+        }
+        let head = recovered.session.head().clone();
+        let durability = meta.durability.unwrap_or(self.durability);
+        let (shadows, dropped) = (Shadows::default(), Arc::new(AtomicU64::new(0)));
+        let stages = self.metrics.stages(name);
+        let parts = Parts {
+            name: name.to_string(),
+            folder: folder.clone(),
+            durability,
+            sync_interval: self.sync_interval,
+            compact_bytes: self.compact_bytes,
+            clock: self.clock,
+            stages: stages.clone(),
+            shadows: shadows.clone(),
+            dropped: dropped.clone(),
+        };
+        let (owner, board) = Owner::new(parts, recovered);
+        if counts.0 > 0 || counts.1 > 0 {
+            let torn = if counts.1 > 0 {
+                format!(", {} bytes of broken log cut off", counts.1)
+            } else {
+                String::new()
+            };
+            board.event(self.clock.now(), "recovered", format!("{} log records replayed{torn}", counts.0));
+        }
+        let (queue, jobs) = mpsc::channel(self.limits.queue);
+        let runtime = tokio::runtime::Handle::current();
+        std::thread::Builder::new()
+            .name(format!("own {name}"))
+            .spawn(move || owner.run(jobs, runtime))
+            .map_err(|e| Error::Io { doing: "starting a thread for", source: e, path: name.into() })?;
+        let stream = Stream {
+            name: name.to_string(),
+            digest: head.digest(),
+            head,
+            config,
+            meta,
+            durability,
+            board,
+            stages,
+            shadows,
+            folder,
+            recovered: counts,
+            dropped,
+            queue,
+        };
+        self.write().insert(name.to_string(), Arc::new(stream));
+        Ok(())
+    }
+
+    /// Lets a shadow see the traffic of its stream.
+    fn connect(&self, name: &str) {
+        let Ok(stream) = self.get(name) else { return };
+        if let Some(source) = &stream.meta.shadow_of
+            && let Ok(source) = self.get(source)
+        {
+            source.shadows.add(name, stream.queue.clone(), stream.dropped.clone());
+        }
+    }
+
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<String, Arc<Stream>>> {
+        self.streams.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> std::sync::RwLockWriteGuard<'_, BTreeMap<String, Arc<Stream>>> {
+        self.streams.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Names of streams and snapshots become file names, so they are plain.
+pub fn check_name(name: &str) -> Result<(), String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let fine = (1..=64).contains(&name.len()) && name.chars().all(plain) && !name.starts_with('.');
+    match fine {
+        true => Ok(()),
+        false => {
+            Err("a name: expected 1 to 64 letters, digits, '-', '_' or '.', not beginning with '.'".into())
+        }
+    }
+}
+
+/// Two servers on one folder would destroy each other's logs.
+fn lock_folder(folder: &Path) -> ultta::Result<File> {
+    let path = folder.join("lock");
+    let failed = |e| Error::Io { doing: "opening", source: e, path: path.clone() };
+    let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
+    #[cfg(unix)]
+    {
+        use rustix::fs::{FlockOperation, flock};
+        flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| Error::Io {
+            doing: "opening",
+            source: std::io::Error::new(
+                std::io::ErrorKind::AddrInUse,
+                "another server uses this data folder",
+            ),
+            path: path.clone(),
+        })?;
+    }
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_cannot_leave_their_folder() {
+        for good in ["default", "cam-1", "A_b.2"] {
+            assert!(check_name(good).is_ok(), "{good}");
+        }
+        for bad in ["", ".", "..", ".hidden", "a/b", "a\\b", "a b", "é", &"x".repeat(65), "a\0"] {
+            assert!(check_name(bad).is_err(), "{bad:?}");
+        }
+    }
+}

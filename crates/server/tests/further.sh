@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# Further tests of the service, each with what it needs set up by name. From the root of the project:
+#   bash crates/server/tests/further.sh [kills|schema|triton|page|fuzz …]      all of them if none is named
+# Needs the Rust toolchain, python3 and node; `page` needs Debian's chromium (installed if there is apt).
+set -euo pipefail
+cd "$(dirname "$0")/../../.."
+here=crates/server/tests
+scratch="${ULTTA_FURTHER:-$(mktemp -d)}"
+mkdir -p "$scratch"
+cargo build --quiet -p ultta-cli
+ultta=target/debug/ultta
+server=""
+cleanup() { if [ -n "$server" ]; then kill "$server" 2>/dev/null || true; wait "$server" 2>/dev/null || true; fi; }
+trap cleanup EXIT
+
+serve() { # name, further flags: starts a server with a small simulated stream; sets $url
+  rm -rf "$scratch/data-$1" "$scratch/address"
+  touch "$scratch/address"
+  python3 "$here/further/small_head.py" "$scratch/head.safetensors" "$scratch/features.npy" "$scratch/labels.json"
+  ULTTA_LOG=warn "$ultta" serve --head "$scratch/head.safetensors" --data-dir "$scratch/data-$1" --port 0 "${@:2}" > "$scratch/address" 2>> "$scratch/server.log" &
+  server=$!
+  for _ in $(seq 100); do grep -q listening "$scratch/address" && break; sleep 0.1; done
+  url="http://$(sed -n 's/listening on //p' "$scratch/address")"
+}
+venv() { # packages
+  [ -x "$scratch/venv/bin/python" ] || python3 -m venv "$scratch/venv"
+  "$scratch/venv/bin/pip" install -q "$@"
+}
+
+kills() { ULTTA_KILLS=45 cargo test --quiet -p ultta-cli --test serve killed_at_random -- --nocapture; }
+
+schema() { # every documented call with bodies made from the document: no undocumented status (no 500), no broken answer
+  venv schemathesis
+  serve schema
+  timeout 1200 "$scratch/venv/bin/schemathesis" run "$url/openapi.json" --checks status_code_conformance,content_type_conformance,response_schema_conformance \
+    --max-examples "${EXAMPLES:-30}" --seed 1 --request-timeout 30 --workers 1 --phases examples,coverage,fuzzing
+  curl -sf "$url/healthz"; echo
+  cleanup; server=""
+}
+
+triton() { # the Open Inference Protocol, with a client library of its own
+  venv 'tritonclient[http]' numpy
+  serve triton
+  "$scratch/venv/bin/python" "$here/further/triton_client.py" "$url" "$scratch/features.npy"
+  cleanup; server=""
+}
+
+page() { # the dashboard in a browser: real clicks, no console errors, screenshots to look at
+  [ -x "${CHROMIUM:-/usr/bin/chromium}" ] || apt-get install -y -q chromium
+  [ -d "$scratch/node_modules/playwright-core" ] || npm install --silent --prefix "$scratch" playwright-core
+  ULTTA_TOKEN_ADMIN=an-admin-token-for-the-page serve page
+  NODE_PATH="$scratch/node_modules" SHOTS="$scratch/screenshots" FEATURES="$scratch/features.npy" LABELS="$scratch/labels.json" TOKEN=an-admin-token-for-the-page node "$here/further/page.js" "$url"
+  cleanup; server=""
+}
+
+fuzz() { cargo fuzz --version > /dev/null 2>&1 || cargo install --quiet cargo-fuzz; python3 fuzz/fuzz.py "${SECONDS_:-60}" body; }
+
+for what in "${@:-kills schema triton page fuzz}"; do for each in $what; do echo "== $each"; "$each"; done; done
+echo "all passed; left in $scratch"

@@ -1,0 +1,109 @@
+// The dashboard in headless Chromium: real clicks, no console errors, screenshots.
+//   SHOTS=folder FEATURES=features.npy LABELS=labels.json TOKEN=… node page.js URL
+const { chromium } = require("playwright-core");
+const fs = require("fs");
+const assert = require("assert");
+const url = process.argv[2], shots = process.env.SHOTS, token = process.env.TOKEN;
+fs.mkdirSync(shots, { recursive: true });
+const file = fs.readFileSync(process.env.FEATURES);
+const start = 10 + file.readUInt16LE(8), dim = 16;
+const row = i => Array.from({ length: dim }, (_, k) => file.readFloatLE(start + 4 * (i * dim + k)));
+const truth = JSON.parse(fs.readFileSync(process.env.LABELS, "utf8"));
+const post = async (path, body) => {
+  const headers = { "content-type": "application/json", authorization: "Bearer " + token };
+  const response = await fetch(url + path, { method: "POST", headers, body: JSON.stringify(body) });
+  assert(response.ok, path + ": " + response.status + " " + (await response.clone().text()));
+  return response.json();
+};
+(async () => {
+  // Some seconds of traffic with labels, so that there is something to see.
+  const traffic = async (from, seconds) => {
+    for (let s = 0, at = from; s < seconds * 10; s++, at += 20) {
+      const { rows } = await post("/v1/streams/default/classify", { features: Array.from({ length: 20 }, (_, k) => row(at + k)) });
+      await post("/v1/streams/default/feedback", { labels: rows.slice(0, 8).map((r, k) => ({ id: r.id, label: truth[at + k] })) });
+      await new Promise(done => setTimeout(done, 100));
+    }
+  };
+  await traffic(0, 8);
+  const browser = await chromium.launch({ executablePath: process.env.CHROMIUM || "/usr/bin/chromium", args: ["--no-sandbox"] });
+  const problems = [], foreign = [];
+  const open = async options => {
+    const context = await browser.newContext(options);
+    await context.addInitScript(t => sessionStorage.setItem("token", t), token);
+    const page = await context.newPage();
+    page.on("console", message => { if (["error", "warning"].includes(message.type())) problems.push(message.text()); });
+    page.on("pageerror", error => problems.push(String(error)));
+    page.on("request", request => { if (!/^(data|blob):/.test(request.url()) && !request.url().startsWith(url)) foreign.push(request.url()); });
+    page.on("dialog", dialog => dialog.accept());
+    await page.goto(url + "/");
+    await page.waitForSelector("#tiles dd");
+    return page;
+  };
+  const page = await open({ viewport: { width: 1280, height: 900 } });
+  await page.waitForSelector("#c-agree svg");
+  await page.waitForSelector("#c-cal table");
+  assert.match(await page.textContent("#tiles"), /Samples seen1600/);
+  await page.screenshot({ path: shots + "/labels.png", fullPage: true });
+  // freeze and unfreeze
+  await page.click("#freeze");
+  await page.waitForFunction(() => document.querySelector("#standing").textContent.startsWith("frozen"));
+  await page.click("#freeze");
+  await page.waitForFunction(() => document.querySelector("#standing").textContent.startsWith("learning"));
+  // snapshot, more traffic, roll back
+  await page.fill("#label", "before");
+  await page.click("#snapshot button");
+  await page.waitForFunction(() => document.querySelector("#labels").options.length === 1);
+  await traffic(1600, 3);
+  await page.waitForFunction(() => /Samples seen2200/.test(document.querySelector("#tiles").textContent));
+  await page.click("#rollback button");
+  await page.waitForFunction(() => /Samples seen1600/.test(document.querySelector("#tiles").textContent));
+  assert.match(await page.textContent("#events"), /rolled_back/);
+  // a feature row: zero-shot beside adapted
+  await page.fill("#features", JSON.stringify(row(2000)));
+  await page.click("#try button");
+  await page.waitForSelector("#answer table");
+  assert.match(await page.textContent("#answer"), /Adapted.*Zero-shot/s);
+  await page.fill("#features", "1, two");
+  await page.click("#try button");
+  await page.waitForFunction(() => /Expected numbers/.test(document.querySelector("#answer").textContent));
+  await page.fill("#features", JSON.stringify(row(2000)));
+  await page.click("#try button");
+  // sorting, by keyboard: the most moved first, then by name
+  await page.waitForSelector("#class-rows tr");
+  const moved = async () => page.$$eval("#class-rows tr td:nth-child(2)", cells => cells.map(c => Number(c.textContent)));
+  const drift = await moved();
+  assert.deepStrictEqual(drift, [...drift].sort((a, b) => b - a));
+  await page.focus("#class-head th:first-child button");
+  await page.keyboard.press("Enter");
+  assert.strictEqual(await page.getAttribute("#class-head th:first-child", "aria-sort"), "ascending");
+  await page.fill("#filter", "zebra");
+  assert.strictEqual((await page.$$("#class-rows tr")).length, 1);
+  await page.fill("#filter", "");
+  // every control has a name
+  const unnamed = await page.$$eval("button, input, select, textarea", nodes => nodes.filter(n => !(n.textContent.trim() || n.labels?.length || n.getAttribute("aria-label"))).map(n => n.outerHTML));
+  assert.deepStrictEqual(unnamed, []);
+  await page.screenshot({ path: shots + "/wide.png", fullPage: true });
+  const dark = await open({ viewport: { width: 1280, height: 900 }, colorScheme: "dark" });
+  await dark.waitForSelector("#c-agree svg");
+  await dark.screenshot({ path: shots + "/dark.png", fullPage: true });
+  const phone = await open({ viewport: { width: 390, height: 844 }, deviceScaleFactor: 2, hasTouch: true });
+  await phone.waitForSelector("#c-agree svg");
+  const overflow = await phone.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+  assert(overflow <= 0, "the page is wider than the phone by " + overflow);
+  await phone.screenshot({ path: shots + "/phone.png", fullPage: true });
+  assert.deepStrictEqual([problems, foreign], [[], []]);
+  // without a token it says so, and the browser's own complaint about 401 is all there is in its console
+  const context = await browser.newContext();
+  const stranger = await context.newPage();
+  await stranger.goto(url + "/");
+  await stranger.waitForFunction(() => /Authorization/.test(document.querySelector("#alert").textContent));
+  const docs = await context.newPage();
+  docs.on("console", message => { if (message.type() === "error") problems.push(message.text()); });
+  await docs.goto(url + "/docs");
+  await docs.waitForSelector("details");
+  await docs.click("details summary");
+  await docs.screenshot({ path: shots + "/docs.png" });
+  assert.deepStrictEqual(problems, []);
+  await browser.close();
+  console.log("page: clicks, keyboard, phone, dark; screenshots in " + shots);
+})().catch(error => { console.error(error); process.exit(1); });

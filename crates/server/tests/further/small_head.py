@@ -1,0 +1,37 @@
+"""Writes a small head and a stream of rows: python3 small_head.py HEAD.safetensors FEATURES.npy LABELS.json"""
+
+import json
+import random
+import struct
+import sys
+
+CLASSES, DIM, ROWS = 12, 16, 4000
+rng = random.Random(0)
+
+
+def unit(row):
+    norm = sum(v * v for v in row) ** 0.5
+    return [v / norm for v in row]
+
+
+head = [unit([rng.gauss(0, 1) for _ in range(DIM)]) for _ in range(CLASSES)]
+names = ["guitar", "pizza", "owl", "ferry", "cactus", "sewing machine", "lighthouse", "teapot", "zebra", "umbrella", "tractor", "violin"]
+data = struct.pack(f"<{CLASSES * DIM}f", *[v for row in head for v in row])
+header = {
+    "__metadata__": {"classes": json.dumps(names), "logit_scale": "20"},
+    "prototypes": {"dtype": "F32", "shape": [CLASSES, DIM], "data_offsets": [0, len(data)]},
+}
+text = json.dumps(header).encode()
+text += b" " * (-len(text) % 8)
+open(sys.argv[1], "wb").write(struct.pack("<Q", len(text)) + text + data)
+# A mix that leans towards the first classes, away from the anchors by one common shift.
+shift = [rng.gauss(0, 0.12) for _ in range(DIM)]
+rows, labels = [], []
+for _ in range(ROWS):
+    labels.append(min(int(rng.expovariate(0.4)), CLASSES - 1))
+    anchor = head[labels[-1]]
+    rows.extend(unit([a + s + rng.gauss(0, 0.3) for a, s in zip(anchor, shift)]))
+json.dump(labels, open(sys.argv[3], "w"))
+header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({ROWS}, {DIM}), }}\n".encode()
+with open(sys.argv[2], "wb") as file:
+    file.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + struct.pack(f"<{len(rows)}f", *rows))

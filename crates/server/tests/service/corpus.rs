@@ -1,0 +1,21 @@
+//! The corpus of the fuzz target `body` through the binary body parser.
+
+use ultta_server::body::Body;
+
+#[test]
+fn the_body_parser_takes_or_refuses_every_input_of_the_corpus() {
+    let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/body");
+    let (mut taken, mut refused) = (0, 0);
+    for entry in std::fs::read_dir(corpus).unwrap() {
+        let bytes = std::fs::read(entry.unwrap().path()).unwrap();
+        match Body::parse(&bytes, false) {
+            Ok(body) => {
+                assert!(body.learn.is_none_or(|l| l.len() == body.features.rows()));
+                taken += 1;
+            }
+            Err(_) => refused += 1,
+        }
+        let _ = Body::parse(&bytes, true);
+    }
+    assert!(taken >= 4 && refused >= 4, "{taken} taken, {refused} refused");
+}

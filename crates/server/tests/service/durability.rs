@@ -1,0 +1,256 @@
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+use ultta::{Config, Input};
+use ultta_server::{Durability, ServerConfig};
+
+use crate::common::*;
+
+/// The folder as a crash would leave it: copied while the server runs.
+fn crash(folder: &Path) -> tempfile::TempDir {
+    fn copy(from: &Path, to: &Path) {
+        fs::create_dir_all(to).unwrap();
+        for entry in fs::read_dir(from).unwrap() {
+            let entry = entry.unwrap();
+            let target = to.join(entry.file_name());
+            match entry.file_type().unwrap().is_dir() {
+                true => copy(&entry.path(), &target),
+                false => drop(fs::copy(entry.path(), target).unwrap()),
+            }
+        }
+    }
+    let aside = tempfile::tempdir().unwrap();
+    copy(folder, aside.path());
+    aside
+}
+
+fn logs(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder.join("streams/default")).unwrap();
+    let mut logs: Vec<PathBuf> =
+        entries.map(|e| e.unwrap().path()).filter(|p| p.extension().is_some_and(|e| e == "wal")).collect();
+    logs.sort();
+    logs
+}
+
+#[test]
+fn what_was_answered_is_there_after_a_crash_under_both_durabilities() {
+    for durability in [Durability::Interval, Durability::Sync] {
+        let folder = tempfile::tempdir().unwrap();
+        let service = Service::start(ServerConfig { durability, ..config(folder.path()) });
+        service.ensure("default", "ul-tta");
+        let (features, mut session) = (rows(800), session("ul-tta"));
+        let mut at = 0;
+        for n in [1, 7, 256, 300, 36, 100, 100] {
+            service.classify(&features.slice(at..at + n));
+            session.step(&features.slice(at..at + n)).unwrap();
+            at += n;
+            match at {
+                264 => {
+                    service
+                        .post("/v1/streams/default/feedback", &json!({"labels": [{"id": 200, "label": 3}]}));
+                    session.feedback(200, 3).unwrap();
+                }
+                564 => {
+                    service.post("/v1/streams/default/freeze", &json!({}));
+                    session.set_learning(false);
+                }
+                600 => {
+                    service.post("/v1/streams/default/unfreeze", &json!({}));
+                    session.set_learning(true);
+                }
+                _ => {}
+            }
+            let left = crash(folder.path());
+            let after = Service::with_default(left.path(), "ul-tta");
+            assert_eq!(after.state("default"), session.state().to_bytes().unwrap(), "{durability:?} at {at}");
+            let (_, stream) = after.get("/v1/streams/default");
+            assert_eq!(stream["status"]["learning"], session.learning());
+            after.stop();
+        }
+        service.stop();
+    }
+}
+
+#[test]
+fn every_method_recovers_bit_for_bit() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = Service::start(config(folder.path()));
+    let features = rows(400);
+    let names: Vec<String> = ultta::methods::cards()
+        .into_iter()
+        .filter(|card| !card.needs_views && !card.needs_labels)
+        .map(|card| card.name.replace('_', "-"))
+        .collect();
+    let mut expected = Vec::new();
+    for name in &names {
+        service.ensure(name, name);
+        let mut session = session(name);
+        for start in (0..400).step_by(40) {
+            let block = features.slice(start..start + 40);
+            let (status, answer) = service.post(&format!("/v1/streams/{name}/classify"), &request(&block));
+            assert_eq!(status, 200, "{name}: {answer}");
+            assert_same(&answer, &session.step(&block).unwrap());
+        }
+        expected.push(session.state().to_bytes().unwrap());
+    }
+    let left = crash(folder.path());
+    let after = Service::start(config(left.path()));
+    for (name, state) in names.iter().zip(expected) {
+        assert_eq!(after.state(name), state, "{name}");
+    }
+    after.stop();
+    service.stop();
+}
+
+#[test]
+fn a_torn_or_broken_tail_costs_only_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = Service::with_default(folder.path(), "ul-tta");
+    let (features, mut session) = (rows(300), session("ul-tta"));
+    let mut states = vec![session.state().to_bytes().unwrap()];
+    let mut ends = vec![fs::metadata(&logs(folder.path())[0]).unwrap().len()];
+    for start in (0..300).step_by(60) {
+        service.classify(&features.slice(start..start + 60));
+        session.step(&features.slice(start..start + 60)).unwrap();
+        states.push(session.state().to_bytes().unwrap());
+        ends.push(fs::metadata(&logs(folder.path())[0]).unwrap().len());
+    }
+    let length = ends[5];
+    for (cut, flip, whole) in [
+        (length - 1, None, 4),
+        (ends[4] + 3, None, 4),
+        (ends[2] + 100, None, 2),
+        (length, Some(ends[3] + 50), 3),
+        (length, Some(ends[4] + 4), 4),
+        (5, None, 0),
+    ] {
+        let left = crash(folder.path());
+        let log = &logs(left.path())[0];
+        let mut bytes = fs::read(log).unwrap();
+        bytes.truncate(cut as usize);
+        if let Some(at) = flip {
+            bytes[at as usize] ^= 1;
+        }
+        fs::write(log, bytes).unwrap();
+        let after = Service::with_default(left.path(), "ul-tta");
+        assert_eq!(after.state("default"), states[whole], "cut {cut}, flip {flip:?}");
+        let (_, stream) = after.get("/v1/streams/default");
+        assert!(stream["dropped_bytes"].as_u64().unwrap() > 0);
+        // and it goes on, durably
+        after.classify(&features.slice(whole * 60..whole * 60 + 60));
+        let again = crash(left.path());
+        let again = Service::with_default(again.path(), "ul-tta");
+        if whole < 5 {
+            assert_eq!(again.state("default"), states[whole + 1]);
+        }
+        again.stop();
+        after.stop();
+    }
+    service.stop();
+}
+
+#[test]
+fn the_log_is_compacted_and_nothing_is_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = Service::start(ServerConfig { compact_bytes: 1 << 16, ..config(folder.path()) });
+    service.ensure("default", "ul-tta");
+    let (features, mut session) = (rows(6000), session("ul-tta"));
+    for start in (0..6000).step_by(100) {
+        service.classify(&features.slice(start..start + 100));
+        session.step(&features.slice(start..start + 100)).unwrap();
+        if start == 3000 {
+            let left = crash(folder.path());
+            let after = Service::with_default(left.path(), "ul-tta");
+            assert_eq!(after.state("default"), session.state().to_bytes().unwrap());
+            after.stop();
+        }
+    }
+    let expected = session.state().to_bytes().unwrap();
+    // 6,000 rows are six segments; all but the last are replaced by a state
+    eventually("old logs are gone", || logs(folder.path()).len() == 1);
+    let left = crash(folder.path());
+    let after = Service::with_default(left.path(), "ul-tta");
+    assert_eq!(after.state("default"), expected);
+    assert!(after.get("/v1/streams/default").1["recovered_records"].as_u64().unwrap() < 20);
+    after.stop();
+    service.stop();
+    let after = Service::with_default(folder.path(), "ul-tta");
+    assert_eq!(after.get("/v1/streams/default").1["recovered_records"], 0, "a stop leaves nothing to replay");
+    assert_eq!(after.state("default"), expected);
+    after.stop();
+}
+
+#[test]
+fn a_lost_segment_ends_the_log_there_and_later_ones_are_set_aside() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = Service::with_default(folder.path(), "ul-tta");
+    let features = rows(100);
+    service.classify(&features);
+    let state = service.state("default");
+    let left = crash(folder.path());
+    let log = logs(left.path())[0].clone();
+    // a segment from further on, as if the one between had vanished
+    fs::copy(&log, log.with_file_name(format!("log-{:020}.wal", 50))).unwrap();
+    let after = Service::with_default(left.path(), "ul-tta");
+    assert_eq!(after.state("default"), state);
+    assert!(after.get("/v1/streams/default").1["dropped_bytes"].as_u64().unwrap() > 0);
+    after.stop();
+    service.stop();
+}
+
+#[test]
+fn clocks_that_run_backwards_are_lifted_here_and_in_the_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = Service::start(config(folder.path()));
+    let body = json!({"name": "default", "head_base64": encode(&head().to_bytes().unwrap()), "settings": {"update.seconds": 5}});
+    assert_eq!(service.post("/v1/streams", &body).0, 201);
+    let features = rows(300);
+    let settings = [("update.seconds", "5")];
+    let mut session =
+        ultta::Session::new(head(), &Config::resolve(None, None, None, &settings).unwrap()).unwrap();
+    let mut latest = f64::MIN;
+    for (i, start) in (0..300).step_by(30).enumerate() {
+        let block = features.slice(start..start + 30);
+        // forwards, then an hour back, then forwards again
+        let times: Vec<f64> = (0..30)
+            .map(|k| (start + k) as f64 * 0.3 - if (3..6).contains(&i) { 3600.0 } else { 0.0 })
+            .collect();
+        let mut body = request(&block);
+        body["times"] = json!(times);
+        let (status, answer) = service.post("/v1/streams/default/classify", &body);
+        assert_eq!(status, 200, "{answer}");
+        let lifted: Vec<f64> = times
+            .iter()
+            .map(|t| {
+                latest = latest.max(*t);
+                latest
+            })
+            .collect();
+        let step = session.step_with(&Input { times: Some(&lifted), ..Input::new(&block) }).unwrap();
+        assert_same(&answer, &step);
+    }
+    assert_eq!(service.state("default"), session.state().to_bytes().unwrap());
+    let left = crash(folder.path());
+    let after = Service::start(config(left.path()));
+    assert_eq!(after.state("default"), session.state().to_bytes().unwrap());
+    // rows without a time are stamped by the server, not before the latest
+    assert_eq!(after.post("/v1/streams/default/classify", &request(&features.slice(0..1))).0, 200);
+    after.stop();
+    service.stop();
+}
+
+#[test]
+fn a_second_server_on_the_same_folder_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = Service::with_default(folder.path(), "ul-tta");
+    let error = Service::try_start(config(folder.path()), None).err().unwrap().to_string();
+    assert!(error.contains("another server"), "{error}");
+    service.stop();
+    Service::with_default(folder.path(), "ul-tta").stop();
+}
+
+fn encode(bytes: &[u8]) -> String {
+    use base64::Engine;
+    base64::engine::general_purpose::STANDARD.encode(bytes)
+}

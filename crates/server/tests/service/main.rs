@@ -1,0 +1,17 @@
+//! The service, in process on a free port: one file per promise.
+//!
+//! - `common`: a server to ask, and streams to ask it with
+//! - `classify`: bodies of every kind give the answers of a session in Rust
+//! - `streams`: create, freeze, snapshot, roll back, clone, merge, delete
+//! - `durability`: recovery is bit for bit; torn tails; clocks
+//! - `protection`: tokens, limits, malformed bodies, slow and many clients, TLS, shutdown
+//! - `pictures`: the seam to an image model
+//! - `corpus`: the fuzzers' corpus through the binary body parser
+
+mod classify;
+mod common;
+mod corpus;
+mod durability;
+mod pictures;
+mod protection;
+mod streams;
