@@ -42,7 +42,7 @@ DEFAULT_RANGES = [
     *[(f"k = {v}", {"prototypes": {"shrink": v}}) for v in (1.0, 3.0, 10.0)],
     *[(f"trust (half of ω) at {v:.0f} samples per class", {"prototypes": {"trust": v}}) for v in (60.0, 120.0, 240.0)],
     *[(f"largest ω = {v}", {"prototypes": {"trust_max": v}}) for v in (3.0, 6.0, 12.0)],
-    *[(f"dead zone δ = {v}", {"prior": {"dead_zone": v}}) for v in (0.4, 0.8, 1.2)],
+    *[(f"dead zone δ = {v}", {"prior": {"dead_zone": v}}) for v in (0.3, 0.4, 0.5, 0.6, 0.8, 1.2)],
     *[(f"prior half-lives {v}", {"prior": {"half_lives": v}})
       for v in ([8.0, 32.0, 128.0, 512.0], [4.0, 16.0, 64.0, 256.0, float("inf")], [16.0, 256.0])],
     *[(f"γ = {v} per class", {"prior": {"gamma": v}}) for v in (0.02, 0.05, 0.2)],

@@ -121,7 +121,7 @@ class Plain:
             scores = scores + self.trust * self.a * xp.clip(v - low, 0.0, None)
         fused = self.softmax(scores)
         priors = []
-        edge = float(np.exp(0.8))
+        edge = float(np.exp(0.6))
         for i in range(len(Z)):  # the prior moves with every sample
             x = (self.gamma[:, None] + self.R * self.C) / (self.gamma + self.total)[:, None]
             x = xp.where(x > edge, x / edge, xp.where(x < 1 / edge, x * edge, x * 0 + 1))

@@ -246,7 +246,7 @@ impl Default for PriorConfig {
             gamma: 0.05,
             kappa: f64::INFINITY,
             half_lives: vec![4.0, 16.0, 64.0, 256.0, f64::INFINITY],
-            dead_zone: 0.8,
+            dead_zone: 0.6,
             weight_decay: 0.98,
             uniform_bias: 7.0,
         }
