@@ -25,6 +25,12 @@ use crate::{Error, Result};
 #[derive(Debug)]
 pub struct WeightsError(pub(crate) String);
 
+impl std::fmt::Display for WeightsError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 /// Which library's names the files use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
