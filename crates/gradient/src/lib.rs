@@ -42,6 +42,7 @@ pub mod views;
 pub mod vit;
 
 pub use error::{Error, Result};
+pub use ops::{cross_entropy, entropy, softmax};
 pub use method::{Cost, Method, MethodConfig, cards};
 pub use session::{Session, Step};
 pub use vit::Model;

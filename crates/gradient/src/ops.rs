@@ -279,7 +279,7 @@ impl CustomOp1 for Softmax {
 }
 
 /// Softmax over the last dimension.
-pub(crate) fn softmax(x: &Tensor) -> Result<Tensor> {
+pub fn softmax(x: &Tensor) -> Result<Tensor> {
     let width = x.dim(candle_core::D::Minus1)?;
     x.contiguous()?.apply_op1(Softmax { width })
 }
@@ -324,12 +324,12 @@ pub(crate) fn log_softmax(x: &Tensor) -> Result<Tensor> {
 }
 
 /// Entropy of each row's softmax, in nats.
-pub(crate) fn entropy(logits: &Tensor) -> Result<Tensor> {
+pub fn entropy(logits: &Tensor) -> Result<Tensor> {
     cross_entropy(&softmax(logits)?, logits)
 }
 
 /// `−Σ q log softmax(logits)` of each row.
-pub(crate) fn cross_entropy(target: &Tensor, logits: &Tensor) -> Result<Tensor> {
+pub fn cross_entropy(target: &Tensor, logits: &Tensor) -> Result<Tensor> {
     (target * log_softmax(logits)?)?.sum(candle_core::D::Minus1)?.neg()
 }
 
