@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
@@ -13,8 +13,12 @@ use ultta_eval::pack::Pack;
 use ultta_eval::protocol::Protocol;
 use ultta_eval::report;
 use ultta_eval::summary::{Cell, Run, cells};
+use ultta_gradient::eval::Evaluated;
+use ultta_gradient::{MethodConfig, Model};
 
+use crate::encoder::{EncoderArgs, HeadArgs};
 use crate::failure::usage;
+use crate::pictures;
 
 /// Compare methods on labelled features under named protocols
 #[derive(clap::Args, Debug)]
@@ -27,6 +31,16 @@ pub struct Args {
     /// The head of each pack, in the same order; a single one serves all
     #[arg(long, value_name = "FILE")]
     pub head: Vec<PathBuf>,
+
+    /// A folder of pictures, a folder per class; may be given several times. They are encoded once; methods that change
+    /// the encoder (tent, eata, sar, cotta, ttt, ttt++, tpt) run on nothing else
+    #[arg(long, value_name = "DIR")]
+    pub images: Vec<PathBuf>,
+
+    /// Pictures of the kind the model was trained on, without labels: for EATA's Fisher information, TTT's head and
+    /// TTT++'s moments
+    #[arg(long, value_name = "DIR", requires = "images")]
+    pub source: Option<PathBuf>,
 
     /// A folder to search for packs: every features.safetensors with a head.safetensors beside it
     #[arg(long, value_name = "FOLDER")]
@@ -67,12 +81,19 @@ pub struct Args {
     /// Print one JSON document instead of a table
     #[arg(long)]
     pub json: bool,
+
+    #[command(flatten)]
+    encoder: EncoderArgs,
+
+    #[command(flatten)]
+    classes: HeadArgs,
 }
 
 const EXAMPLES: &str = "\
 Examples:
   ultta eval --features pets/features.safetensors --head pets/head.safetensors --methods ul-tta,tda --seeds 0-4
   ultta eval --data packs/ --methods all --protocols iid,sorted,dirichlet:0.1,partial:0.2 --seeds 0-4
+  ultta eval --images photos/ --model ViT-B-16 --methods zero-shot,ul-tta,tent,sar
   ultta report runs/ --html report.html";
 
 /// What `--json` prints.
@@ -118,12 +139,36 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
     for folder in &args.data {
         pairs.extend(dataset::find(folder)?);
     }
-    if pairs.is_empty() {
-        return usage("no packs; give --features and --head, or --data with a folder of packs");
+    if pairs.is_empty() && args.images.is_empty() {
+        return usage(
+            "no packs; give --features and --head, --data with a folder of packs, or --images with pictures",
+        );
+    }
+    let gradient = args.methods.iter().flat_map(|name| expand(name, !args.images.is_empty()));
+    let gradient: Vec<String> = gradient.filter(|name| MethodConfig::by_name(name).is_some()).collect();
+    if let (Some(name), true) = (gradient.first(), args.images.is_empty()) {
+        return usage(format!(
+            "{name} changes the encoder and so needs pictures, not features; give --images DIR (a folder per class) \
+             and --model M"
+        ));
     }
     let mut datasets = Vec::new();
     for (features, head) in &pairs {
         datasets.push(Dataset::open(features, head)?);
+    }
+    let mut encoder = None;
+    if !args.images.is_empty() {
+        let opened = args.encoder.open(args.json)?;
+        let flops = pictures::flops(&args.encoder.model);
+        for folder in &args.images {
+            let dataset =
+                pictures::open(folder, &*opened, (&args.encoder, &args.classes), flops, &args.out, args.json)?;
+            if datasets.iter().any(|d: &Dataset| d.name == dataset.name) {
+                return usage(format!("--images: two folders are named {:?}", dataset.name));
+            }
+            datasets.push(dataset);
+        }
+        encoder = Some(opened);
     }
     dataset::name_all(&mut datasets)?;
     let mut strangers = Vec::new();
@@ -152,9 +197,25 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
         })?),
         None => None,
     };
+    let (model, source) = match (&encoder, gradient.is_empty()) {
+        (Some(encoder), false) => {
+            let source = match &args.source {
+                Some(folder) => pictures::source_pixels(folder, &**encoder, &args.encoder.options().limits)?,
+                None => Vec::new(),
+            };
+            (Some(Arc::new(Model::open(&args.encoder.model)?)), Arc::new(source))
+        }
+        _ => (None, Arc::default()),
+    };
     let mut methods = Vec::new();
-    for name in args.methods.iter().flat_map(|name| expand(name)) {
-        methods.push(Method::resolve(&name, file.as_deref())?);
+    for name in args.methods.iter().flat_map(|name| expand(name, !args.images.is_empty())) {
+        methods.push(match (MethodConfig::resolve(&name, file.as_deref())?, &model) {
+            (Some(config), Some(model)) => {
+                let method = Evaluated { model: model.clone(), config, source: source.clone() };
+                Method::on_pictures(&name, Arc::new(method))?
+            }
+            _ => Method::resolve(&name, file.as_deref())?,
+        });
     }
     let mut protocols = Vec::new();
     for name in &args.protocols {
@@ -163,7 +224,9 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
             Err(reason) => return usage(reason),
         }
     }
-    let jobs = args.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()));
+    // Methods that run the model use all cores themselves, and their costs are measured.
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let jobs = args.jobs.unwrap_or(if args.images.is_empty() { cores } else { 1 });
     let seeds = match seeds(&args.seeds) {
         Ok(seeds) => seeds,
         Err(reason) => return usage(reason),
@@ -171,8 +234,8 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
     Ok(Plan { datasets, strangers, in_distribution, methods, protocols, seeds, out: args.out.clone(), jobs })
 }
 
-/// `all` stands for every method, UL-TTA in both presets.
-fn expand(name: &str) -> Vec<String> {
+/// `all` stands for every method, UL-TTA in both presets; on pictures, for those that need them, too.
+fn expand(name: &str, pictures: bool) -> Vec<String> {
     if name != "all" {
         return vec![name.trim().to_string()];
     }
@@ -180,6 +243,9 @@ fn expand(name: &str) -> Vec<String> {
         ultta::methods::cards().iter().map(|card| card.name.replace('_', "-")).collect();
     let at = names.iter().position(|n| n == "ul-tta").map_or(names.len(), |i| i + 1);
     names.insert(at, "ul-tta:paper".into());
+    if pictures {
+        names.extend(ultta_gradient::cards().iter().map(|card| card.name.to_string()));
+    }
     names
 }
 
@@ -261,8 +327,9 @@ mod tests {
 
     #[test]
     fn all_means_every_method_and_both_presets() {
-        let all = expand("all");
+        let all = expand("all", false);
         assert!(all.contains(&"ul-tta:paper".to_string()) && all.contains(&"tda".to_string()));
-        assert_eq!(expand("tda"), ["tda"]);
+        assert!(!all.contains(&"tent".to_string()) && expand("all", true).contains(&"ttt++".to_string()));
+        assert_eq!(expand("tda", false), ["tda"]);
     }
 }

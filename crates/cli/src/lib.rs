@@ -19,6 +19,7 @@ mod interrupt;
 mod methods;
 mod models;
 mod output;
+mod pictures;
 mod pipe;
 mod report;
 mod run;

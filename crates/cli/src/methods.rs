@@ -16,11 +16,15 @@ pub struct Args {
 
 pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     let mut out = std::io::stdout().lock();
-    let cards = ultta::methods::cards();
+    let mut cards = ultta::methods::cards();
+    let on_features = cards.len();
+    cards.extend(ultta_gradient::cards());
+    let needs_pictures = |i: usize| i >= on_features;
     if args.json {
         let cards: Vec<_> = cards
             .iter()
-            .map(|card| {
+            .enumerate()
+            .map(|(i, card)| {
                 json!({
                     "name": card.name.replace('_', "-"),
                     "summary": card.summary,
@@ -36,13 +40,14 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
                     "needs_horizon": card.needs_horizon,
                     "needs_labels": card.needs_labels,
                     "needs_views": card.needs_views,
+                    "needs_pictures": needs_pictures(i),
                 })
             })
             .collect();
         writeln!(out, "{}", serde_json::to_string(&cards)?)?;
         return Ok(ExitCode::SUCCESS);
     }
-    for card in cards {
+    for (i, card) in cards.iter().enumerate() {
         writeln!(out, "{:<17} {}", card.name.replace('_', "-"), card.summary)?;
         writeln!(out, "{:<17} {}", "", card.paper)?;
         let readout = match card.readout {
@@ -58,6 +63,7 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
             (card.needs_horizon, "the length of the stream"),
             (card.needs_labels, "labelled examples"),
             (card.needs_views, "extra views of each sample"),
+            (needs_pictures(i), "pictures, and the model inside: `ultta eval --images DIR --model M`"),
         ];
         for (_, need) in needs.iter().filter(|(needed, _)| *needed) {
             writeln!(out, "{:<17} needs {need}", "")?;

@@ -9,6 +9,7 @@ use safetensors::{Dtype, SafeTensors};
 use ultta::{Error, Features, Head, Result};
 
 use crate::pack::Pack;
+use crate::pictures::Pictures;
 
 /// Labelled features and the head that classifies them.
 pub struct Dataset {
@@ -18,6 +19,8 @@ pub struct Dataset {
     pub pack: Pack,
     /// Class anchors.
     pub head: Arc<Head>,
+    /// The pictures behind the rows, where they are at hand.
+    pub pictures: Option<Arc<dyn Pictures>>,
     views: Option<Views>,
 }
 
@@ -61,7 +64,7 @@ impl Dataset {
         }
         let views = Views::open(features, pack.rows(), pack.dim())?;
         let name = pack.metadata().get("dataset").cloned().unwrap_or_default();
-        Ok(Self { name, pack, head: Arc::new(head), views })
+        Ok(Self { name, pack, head: Arc::new(head), pictures: None, views })
     }
 
     /// The labels, which were there when it was opened.

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use toml::{Table, Value};
-use ultta::adapter::Rows;
+use ultta::adapter::{Card, ClassDrift, Rows};
 use ultta::methods::MethodConfig;
 use ultta::scores::{softmax, summary};
 use ultta::{Config, Error, Features, Head, Input, Result, Session};
@@ -28,6 +28,7 @@ use ultta::{Config, Error, Features, Head, Input, Result, Session};
 use crate::dataset::Dataset;
 use crate::metrics::{Detection, ECE_BINS, Ece, Gather, bootstrap};
 use crate::pack::Pack;
+use crate::pictures::{Cost, PictureMethod, peak_bytes, reset_peak};
 use crate::protocol::{Protocol, Sample, Stream};
 use crate::random::Random;
 use crate::summary::{
@@ -43,6 +44,10 @@ const EXAMPLES: usize = 12;
 /// Samples of the running accuracy that tells recovery after a shift.
 const RECOVERY_WINDOW: usize = 100;
 
+/// Products with the head that a method on features is counted as, an estimate: zero-shot scores, adapted scores, and
+/// as much again for what it learns.
+const HEAD_PRODUCTS: f64 = 3.0;
+
 /// A method under its name on the command line.
 #[derive(Clone, Debug)]
 pub struct Method {
@@ -50,6 +55,14 @@ pub struct Method {
     pub name: String,
     /// Its settings.
     pub config: Config,
+    /// A method that needs the pictures themselves; the settings are its own then.
+    pub pictures: Option<Arc<dyn PictureMethod>>,
+}
+
+impl std::fmt::Debug for dyn PictureMethod {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.settings())
+    }
 }
 
 impl Method {
@@ -81,7 +94,21 @@ impl Method {
         if !guarded && name != "ul-tta" {
             config.guard.enabled = false;
         }
-        Ok(Self { name: name.to_string(), config })
+        Ok(Self { name: name.to_string(), config, pictures: None })
+    }
+
+    /// A method that needs the pictures themselves.
+    pub fn on_pictures(name: &str, method: Arc<dyn PictureMethod>) -> Result<Self> {
+        let config = Config::resolve(None, Some("zero-shot"), None, &[])?;
+        Ok(Self { name: name.to_string(), config, pictures: Some(method) })
+    }
+
+    /// Its card.
+    pub fn card(&self) -> &'static Card {
+        match &self.pictures {
+            Some(method) => method.card(),
+            None => self.config.method.card(),
+        }
     }
 
     /// The configuration for a stream of `n` samples: a method that must know the length is told.
@@ -95,6 +122,9 @@ impl Method {
 
     /// Rows of a step where the protocol leaves it open: for a joint method, what its paper uses.
     fn batch(&self) -> usize {
+        if let Some(method) = &self.pictures {
+            return method.batch().max(1);
+        }
         let card = self.config.method.card();
         match (card.rows, card.name) {
             (Rows::Independent, _) => BLOCK,
@@ -186,8 +216,13 @@ impl Plan {
                 let others: Vec<&Dataset> =
                     self.datasets.iter().chain(&self.strangers).filter(|d| !own(d)).collect();
                 for method in &self.methods {
-                    if method.config.method.card().needs_views && packs.iter().any(|d| d.views_each() == 0) {
-                        let reason = format!("{} on {dataset}: the pack has no views", method.name);
+                    let blind = method.pictures.is_some() && packs.iter().any(|d| d.pictures.is_none());
+                    let lacks = match method.card().needs_views && packs.iter().any(|d| d.views_each() == 0) {
+                        true => Some("the pack has no views"),
+                        false => blind.then_some("it needs pictures, the pack has features only"),
+                    };
+                    if let Some(lacks) = lacks {
+                        let reason = format!("{} on {dataset}: {lacks}", method.name);
                         if !skipped.contains(&reason) {
                             skipped.push(reason);
                         }
@@ -376,7 +411,10 @@ impl Job<'_> {
         }
         let mut table = Table::new();
         table.insert("run".into(), run.into());
-        let settings = self.method.for_stream(stream.samples.len()).to_toml();
+        let settings = match &self.method.pictures {
+            Some(method) => method.settings(),
+            None => self.method.for_stream(stream.samples.len()).to_toml(),
+        };
         format!("{}\n{settings}", toml::to_string(&table).expect("plain values"))
     }
 
@@ -387,7 +425,11 @@ impl Job<'_> {
         mut advanced: impl FnMut(usize) -> bool,
     ) -> Result<(Summary, Vec<Window>, Timing)> {
         let head = self.head()?;
+        if let Some(method) = &self.method.pictures {
+            return self.run_on_pictures(&**method, &head, stream, advanced);
+        }
         let n = stream.samples.len();
+        reset_peak();
         let mut session = Session::new(head.clone(), &self.method.for_stream(n))?;
         let block = self.block();
         let mut tally = Tally::new(self, &head, stream);
@@ -446,12 +488,87 @@ impl Job<'_> {
                 return Err(Error::Config { key: "run".into(), reason });
             }
         }
-        let timing = clock.timing();
+        let mut timing = clock.timing();
         if let Some(pack) = self.in_distribution {
             tally.ask_in_distribution(&session, pack)?;
         }
-        let (mut summary, windows) = tally.finish(&session);
+        let health = session.health();
+        let end = End {
+            max_prior_kl: health.max_prior_kl,
+            max_movement: health.max_movement,
+            state_bytes: health.state_bytes,
+            guard_fired: health.guard_fired,
+            admitted_share: session.admitted() as f64 / session.next_id().max(1) as f64,
+            classes: session.per_class(),
+        };
+        let (mut summary, windows) = tally.finish(end);
         summary.labels_used = labels_used;
+        if let Some(pictures) = &self.packs[0].pictures {
+            let encoding = pictures.encoding();
+            timing.encode_seconds = encoding.seconds;
+            timing.peak_bytes = peak_bytes().map_or(0, |own| own.max(encoding.peak_bytes));
+            let flops = encoding.flops + HEAD_PRODUCTS * 2.0 * (head.n_classes() * head.dim()) as f64;
+            summary.cost = Some(Cost { forwards: 1.0, flops, ..Cost::default() });
+        }
+        Ok((summary, windows, timing))
+    }
+
+    /// The same for a method that needs the pictures themselves. It has no use for labels.
+    fn run_on_pictures(
+        &self,
+        method: &dyn PictureMethod,
+        head: &Arc<Head>,
+        stream: &Stream,
+        mut advanced: impl FnMut(usize) -> bool,
+    ) -> Result<(Summary, Vec<Window>, Timing)> {
+        let n = stream.samples.len();
+        reset_peak();
+        let mut session = method.start(head)?;
+        let block = self.block();
+        let mut tally = Tally::new(self, head, stream);
+        let mut clock = Clock::new(self.protocol.compute, block);
+        let mut done = 0;
+        for samples in stream.samples.chunks(block) {
+            let zero_shot = head.zero_shot(&self.features(samples)?)?;
+            if clock.busy(done + samples.len() - 1) {
+                for (i, sample) in samples.iter().enumerate() {
+                    tally.push_frozen(sample, zero_shot.row(i));
+                }
+            } else {
+                let mut pixels = Vec::new();
+                for sample in samples {
+                    let dataset = self.dataset(sample);
+                    let Some(pictures) = &dataset.pictures else {
+                        let reason = format!("{} needs pictures, {} has none", self.method.name, dataset.name);
+                        return Err(Error::Config { key: "pictures".into(), reason });
+                    };
+                    pixels.extend(pictures.read(&[sample.row as usize])?);
+                }
+                let started = Instant::now();
+                let prediction = session.step(&pixels, &zero_shot)?;
+                clock.worked(started.elapsed().as_secs_f64(), done, samples.len());
+                for (i, sample) in samples.iter().enumerate() {
+                    let label = prediction.answers[i].label;
+                    tally.push(sample, prediction.scores.row(i), 1.0, label, zero_shot.row(i));
+                }
+            }
+            done += samples.len();
+            tally.close_window(done);
+            if !advanced(samples.len()) {
+                let reason = format!("given up after {done} of {n} samples");
+                return Err(Error::Config { key: "run".into(), reason });
+            }
+        }
+        let mut timing = clock.timing();
+        timing.peak_bytes = peak_bytes().unwrap_or(0);
+        let cost = session.cost();
+        let end = End {
+            max_movement: session.max_movement(),
+            state_bytes: cost.parameters * size_of::<f32>(),
+            ..End::default()
+        };
+        let (mut summary, windows) = tally.finish(end);
+        summary.cost = Some(cost);
         Ok((summary, windows, timing))
     }
 
@@ -476,7 +593,7 @@ impl Job<'_> {
 
     fn block(&self) -> usize {
         let usual = self.method.batch();
-        let joint = self.method.config.method.card().rows == Rows::Joint;
+        let joint = self.method.card().rows == Rows::Joint;
         match (self.protocol.batch, self.protocol.labels, self.protocol.compute) {
             (Some(batch), _, _) => batch,
             (None, Some(_), _) if !joint => LABELLED_BLOCK,
@@ -567,8 +684,20 @@ impl Clock {
             rows_per_step: self.block,
             step_p50_us: at(0.5),
             step_p99_us: at(0.99),
+            ..Timing::default()
         }
     }
+}
+
+/// What a session says of itself at the end of a stream.
+#[derive(Default)]
+struct End {
+    max_prior_kl: f64,
+    max_movement: f64,
+    state_bytes: usize,
+    guard_fired: u64,
+    admitted_share: f64,
+    classes: Vec<ClassDrift>,
 }
 
 /// Everything that is counted along one run.
@@ -594,6 +723,9 @@ struct Tally<'a> {
     health: Option<ultta::Health>,
     probs: Vec<f32>,
     frozen: Vec<f32>,
+    /// Sums of the probabilities of the present window: adapted, frozen.
+    mass: [Vec<f64>; 2],
+    max_answer_kl: f64,
     head: Arc<Head>,
 }
 
@@ -619,6 +751,8 @@ impl<'a> Tally<'a> {
             health: None,
             probs: vec![0.0; classes],
             frozen: vec![0.0; classes],
+            mass: [vec![0.0; classes], vec![0.0; classes]],
+            max_answer_kl: 0.0,
             head: head.clone(),
         }
     }
@@ -635,6 +769,9 @@ impl<'a> Tally<'a> {
         self.place += 1;
         softmax(logits, tau, &mut self.probs);
         softmax(zero_shot, 1.0, &mut self.frozen);
+        for (mass, probs) in self.mass.iter_mut().zip([&self.probs, &self.frozen]) {
+            mass.iter_mut().zip(probs).for_each(|(m, p)| *m += *p as f64);
+        }
         let frozen = best(&self.frozen);
         let against_pack = self.job.in_distribution.is_some();
         if self.job.protocol.open > 0.0 || against_pack {
@@ -732,10 +869,11 @@ impl<'a> Tally<'a> {
             tau_cal: self.health.map_or(1.0, |h| h.tau_cal),
         });
         self.counted += n;
+        self.max_answer_kl = self.max_answer_kl.max(divergence(&self.mass));
+        self.mass.iter_mut().for_each(|m| m.fill(0.0));
     }
 
-    fn finish(mut self, session: &Session) -> (Summary, Vec<Window>) {
-        let health = session.health();
+    fn finish(mut self, end: End) -> (Summary, Vec<Window>) {
         let [top1, ece, nll, brier] = bootstrap(self.adapted.scored(), self.job.seed);
         let full = |w: &&Window| w.n * 2 >= self.window && w.n > 0;
         let tops = |value: fn(&Window) -> f64| self.windows.iter().filter(full).map(value);
@@ -754,14 +892,14 @@ impl<'a> Tally<'a> {
             .filter(full)
             .any(|w| w.top1 < 0.5 * w.zero_shot_top1 && w.zero_shot_top1 > 0.1);
         let stability = Stability {
-            max_prior_kl: health.max_prior_kl,
-            max_movement: health.max_movement,
+            max_prior_kl: end.max_prior_kl,
+            max_movement: end.max_movement,
             accuracy_drop: self.drop(),
             collapsed,
+            max_answer_kl: self.max_answer_kl,
         };
         let mut flips = std::mem::take(&mut self.flips);
         flips.examples = self.harmful.iter().chain(&self.helpful).cloned().collect();
-        let seen = session.next_id().max(1);
         let summary = Summary {
             dataset: self.job.dataset.clone(),
             method: self.job.method.name.clone(),
@@ -776,14 +914,15 @@ impl<'a> Tally<'a> {
             course,
             stability,
             open: self.open(),
-            admitted_share: session.admitted() as f64 / seen as f64,
-            state_bytes: health.state_bytes,
-            guard_fired: health.guard_fired,
+            admitted_share: end.admitted_share,
+            state_bytes: end.state_bytes,
+            guard_fired: end.guard_fired,
             missed: self.missed,
             labels_used: 0,
             reliability: self.adapted.bins().to_vec(),
             zero_shot_reliability: self.zero_shot.bins().to_vec(),
-            drift: self.drift(session),
+            drift: self.drift(&end.classes),
+            cost: None,
         };
         (summary, self.windows)
     }
@@ -836,10 +975,9 @@ impl<'a> Tally<'a> {
     }
 
     /// The classes whose prototype moved most, or whose prior did.
-    fn drift(&self, session: &Session) -> Vec<ClassStory> {
-        let classes = session.per_class();
+    fn drift(&self, classes: &[ClassDrift]) -> Vec<ClassStory> {
         let uniform = 1.0 / classes.len().max(1) as f64;
-        let story = |(class, d): (usize, &ultta::adapter::ClassDrift)| {
+        let story = |(class, d): (usize, &ClassDrift)| {
             let recall = |g: &Gather| {
                 let (n, right) = g.per_class()[class];
                 right as f64 / f64::from(n.max(1))
@@ -860,6 +998,16 @@ impl<'a> Tally<'a> {
         stories.truncate(EXAMPLES);
         stories
     }
+}
+
+/// KL of the first mass from the second, both scaled to one.
+fn divergence([p, q]: &[Vec<f64>; 2]) -> f64 {
+    let (n, m) = (p.iter().sum::<f64>().max(1e-300), q.iter().sum::<f64>().max(1e-300));
+    let term = |(p, q): (&f64, &f64)| {
+        let (p, q) = (p / n, (q / m).max(1e-12));
+        if p > 0.0 { p * (p / q).ln() } else { 0.0 }
+    };
+    p.iter().zip(q).map(term).sum::<f64>().max(0.0)
 }
 
 /// The first class of the largest probability.

@@ -13,6 +13,7 @@ pub mod metrics;
 mod npy;
 pub mod order;
 pub mod pack;
+pub mod pictures;
 pub mod plot;
 pub mod protocol;
 pub mod random;

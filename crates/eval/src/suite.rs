@@ -158,7 +158,8 @@ const STABILITY: [(&str, &str, f64, f64, f64, Option<&str>); 3] = [
 pub const TABLES: [&str; 6] =
     ["datasets", "domainnet", "per-dataset", "ablations", "efficiency", "stability"];
 
-const NO_GRADIENTS: &str = "needs gradients through the encoder";
+const NO_GRADIENTS: &str =
+    "needs pictures, not features: `ultta eval --images DIR --model M --methods zero-shot,tent,cotta --protocols file`";
 
 /// Where packs are, where runs go, how many at a time.
 pub struct Suite {
@@ -320,7 +321,7 @@ impl Suite {
             let mut config = Config::resolve(None, Some("ul-tta"), Some("paper"), settings)?;
             config.guard.enabled = false;
             let plain = name.replace('π', "pi").replace('τ', "tau").replace(' ', "-");
-            variants.push(Method { name: format!("ul-tta:paper-{plain}"), config });
+            variants.push(Method { name: format!("ul-tta:paper-{plain}"), config, pictures: None });
         }
         let names: Vec<String> = variants.iter().map(|m| m.name.clone()).collect();
         let runs = self.runs(&DATASETS[2], variants, "file", progress)?;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::metrics::{Bin, Detection, Interval, Quality, Spread};
+use crate::pictures::Cost;
 
 /// One protocol × method × dataset × seed. Deterministic: what depends on the clock is in [`Timing`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -53,6 +54,9 @@ pub struct Summary {
     pub zero_shot_reliability: Vec<Bin>,
     /// What happened to the classes that moved most.
     pub drift: Vec<ClassStory>,
+    /// What a picture cost, on datasets of pictures.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<Cost>,
 }
 
 /// 95 % intervals over samples.
@@ -135,6 +139,9 @@ pub struct Stability {
     pub accuracy_drop: f64,
     /// Whether some window fell below half of zero-shot's accuracy in it.
     pub collapsed: bool,
+    /// Largest KL over windows of the mean probabilities answered from those of zero-shot.
+    #[serde(default)]
+    pub max_answer_kl: f64,
 }
 
 /// Detection of strangers.
@@ -203,6 +210,12 @@ pub struct Timing {
     pub step_p50_us: f64,
     /// 99 % of the steps took no longer, in microseconds.
     pub step_p99_us: f64,
+    /// Seconds per picture spent in the encoder before, on datasets of pictures; 0 where the method runs it itself.
+    #[serde(default)]
+    pub encode_seconds: f64,
+    /// Most memory this process held during the run or the encoding before it, in bytes; 0 if not measured.
+    #[serde(default)]
+    pub peak_bytes: u64,
 }
 
 /// A run as it is read back and printed.

@@ -29,6 +29,7 @@
 pub mod cotta;
 pub mod eata;
 mod error;
+pub mod eval;
 pub mod flops;
 pub mod method;
 mod ops;

@@ -1,0 +1,185 @@
+//! Folders of pictures as datasets: encoded once for methods on features, kept for those that need the pictures.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::Context;
+use rayon::prelude::*;
+use ultta_encode::config::Preprocess;
+use ultta_encode::decode::{Limits, decode};
+use ultta_encode::preprocess::preprocess;
+use ultta_encode::prompts::{self, Classes, Templates};
+use ultta_encode::source::{self, Item};
+use ultta_encode::store::{Provenance, Store};
+use ultta_encode::{Clip, Encoder};
+use ultta_eval::dataset::Dataset;
+use ultta_eval::pictures::{Encoding, Pictures, peak_bytes, reset_peak};
+
+use crate::encoder::{EncoderArgs, HeadArgs, build_head};
+use crate::failure::usage;
+
+/// Preprocessed pictures are kept in memory up to this many bytes; beyond, files are read again.
+const KEEP: usize = 1 << 30;
+/// Pictures decoded and encoded at a time.
+const BLOCK: usize = 64;
+/// Pictures of the source that are shown to methods that ask for some.
+const SOURCE: usize = 2048;
+
+struct Folder {
+    items: Vec<Item>,
+    preprocess: Preprocess,
+    limits: Limits,
+    kept: Option<Vec<f32>>,
+    encoding: Encoding,
+}
+
+fn read(item: &Item, config: &Preprocess, limits: &Limits) -> ultta_encode::Result<Vec<f32>> {
+    preprocess(&decode(&item.read(limits.bytes)?, limits)?, config)
+}
+
+impl Pictures for Folder {
+    fn read(&self, rows: &[usize]) -> ultta::Result<Vec<f32>> {
+        let len = 3 * self.preprocess.size * self.preprocess.size;
+        let mut pixels = Vec::with_capacity(rows.len() * len);
+        for &row in rows {
+            match &self.kept {
+                Some(kept) => pixels.extend_from_slice(&kept[row * len..][..len]),
+                None => {
+                    let picture = read(&self.items[row], &self.preprocess, &self.limits);
+                    pixels.extend(picture.map_err(|e| ultta::Error::Format {
+                        reason: e.to_string(),
+                        path: self.items[row].id.clone().into(),
+                    })?);
+                }
+            }
+        }
+        Ok(pixels)
+    }
+
+    fn encoding(&self) -> Encoding {
+        self.encoding
+    }
+}
+
+/// Encodes a folder of class folders; features and head go to `<out>/pictures/<name>/`.
+pub fn open(
+    folder: &Path,
+    encoder: &dyn Encoder,
+    flags: (&EncoderArgs, &HeadArgs),
+    flops: f64,
+    out: &Path,
+    quiet: bool,
+) -> anyhow::Result<Dataset> {
+    let items = source::tree(folder)?;
+    if items.is_empty() {
+        return usage(format!("--images: no pictures in {}", folder.display()));
+    }
+    let options = flags.0.options();
+    let head = match flags.1.given() {
+        true => flags.1.build(encoder, &options, quiet)?,
+        false => {
+            let templates = Templates::named(&flags.1.templates)?;
+            build_head(encoder, &Classes::from_folder(folder)?, &templates, true, quiet)?
+        }
+    };
+    let plain = |name: &str| prompts::readable(name).to_lowercase();
+    let mut labels = Vec::new();
+    for item in &items {
+        let class = item.class.as_deref().with_context(|| {
+            format!("--images: expected a folder per class, but {} is in none", item.id)
+        })?;
+        match head.classes().iter().position(|c| plain(c) == plain(class)) {
+            Some(label) => labels.push(label),
+            None => return usage(format!("--images: the folder {class:?} is none of the classes")),
+        }
+    }
+    let name = std::path::absolute(folder)?;
+    let name = name.file_name().map_or("pictures".into(), |n| n.to_string_lossy().into_owned());
+    let place = out.join("pictures").join(&name);
+    std::fs::create_dir_all(&place).with_context(|| format!("making a folder ({})", place.display()))?;
+    let features = place.join("features.safetensors");
+    let provenance = Provenance {
+        encoder: encoder.name().into(),
+        encoder_digest: encoder.digest().into(),
+        preprocess: encoder.preprocess().describe(),
+        classes: head.classes().to_vec(),
+        source: folder.display().to_string(),
+    };
+    let config = encoder.preprocess().clone();
+    let len = 3 * config.size * config.size;
+    let keep = items.len() * len * size_of::<f32>() <= KEEP;
+    let parts = place.join("features.safetensors.parts");
+    if parts.exists() {
+        // What an interrupted run left: it is encoded afresh.
+        std::fs::remove_dir_all(&parts).with_context(|| format!("removing ({})", parts.display()))?;
+    }
+    let mut good = Vec::new();
+    let (mut rows, mut kept, mut seconds) = (Vec::new(), Vec::new(), 0.0);
+    reset_peak();
+    for (start, block) in items.chunks(BLOCK).enumerate().map(|(i, b)| (i * BLOCK, b)) {
+        let pictures: Vec<_> = block.par_iter().map(|item| read(item, &config, &options.limits)).collect();
+        let mut pixels = Vec::with_capacity(block.len() * len);
+        for (i, picture) in pictures.into_iter().enumerate() {
+            match picture {
+                Ok(picture) => {
+                    pixels.extend(picture);
+                    good.push((block[i].clone(), labels[start + i]));
+                }
+                Err(error) => eprintln!("warning: {}: {error}", block[i].id),
+            }
+        }
+        if !pixels.is_empty() {
+            let begun = Instant::now();
+            rows.extend_from_slice(encoder.images(&pixels)?.data());
+            seconds += begun.elapsed().as_secs_f64();
+        }
+        if keep {
+            kept.extend(pixels);
+        }
+    }
+    if good.is_empty() {
+        return usage(format!("--images: no picture in {} could be read", folder.display()));
+    }
+    let peak = peak_bytes().unwrap_or(0);
+    let (items, labels): (Vec<Item>, Vec<usize>) = good.into_iter().unzip();
+    let mut store = Store::open(&features, encoder.dim(), provenance, &items, Some(&labels), items.len())?;
+    for (i, row) in rows.chunks_exact(encoder.dim()).enumerate() {
+        store.push(&items[i], Some(labels[i]), Ok(row))?;
+    }
+    store.finish(usize::MAX)?;
+    head.save(place.join("head.safetensors"))?;
+    let mut dataset = Dataset::open(&features, &place.join("head.safetensors"))?;
+    dataset.name = name;
+    let encoding = Encoding { flops, seconds: seconds / items.len() as f64, peak_bytes: peak };
+    let kept = keep.then_some(kept);
+    dataset.pictures =
+        Some(Arc::new(Folder { items, preprocess: config, limits: options.limits, kept, encoding }));
+    Ok(dataset)
+}
+
+/// Operations of the image tower, where its sizes are known.
+pub fn flops(model: &str) -> f64 {
+    match Path::new(model).is_dir().then(|| Clip::open(model)) {
+        Some(Ok(clip)) => ultta_gradient::flops::image_forward(clip.config()),
+        _ => 0.0,
+    }
+}
+
+/// Some pictures of a folder, spread evenly, as methods are shown them before the stream.
+pub fn source_pixels(folder: &Path, encoder: &dyn Encoder, limits: &Limits) -> anyhow::Result<Vec<f32>> {
+    let items = source::tree(folder)?;
+    if items.is_empty() {
+        return usage(format!("--source: no pictures in {}", folder.display()));
+    }
+    let n = items.len().min(SOURCE);
+    let mut pixels = Vec::new();
+    for i in 0..n {
+        let item = &items[i * items.len() / n];
+        match read(item, encoder.preprocess(), limits) {
+            Ok(picture) => pixels.extend(picture),
+            Err(error) => eprintln!("warning: {}: {error}", item.id),
+        }
+    }
+    Ok(pixels)
+}
