@@ -161,8 +161,14 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
         let opened = args.encoder.open(args.json)?;
         let flops = pictures::flops(&args.encoder.model);
         for folder in &args.images {
-            let dataset =
-                pictures::open(folder, &*opened, (&args.encoder, &args.classes), flops, &args.out, args.json)?;
+            let dataset = pictures::open(
+                folder,
+                &*opened,
+                (&args.encoder, &args.classes),
+                flops,
+                &args.out,
+                args.json,
+            )?;
             if datasets.iter().any(|d: &Dataset| d.name == dataset.name) {
                 return usage(format!("--images: two folders are named {:?}", dataset.name));
             }

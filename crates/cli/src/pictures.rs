@@ -86,9 +86,10 @@ pub fn open(
     let plain = |name: &str| prompts::readable(name).to_lowercase();
     let mut labels = Vec::new();
     for item in &items {
-        let class = item.class.as_deref().with_context(|| {
-            format!("--images: expected a folder per class, but {} is in none", item.id)
-        })?;
+        let class = item
+            .class
+            .as_deref()
+            .with_context(|| format!("--images: expected a folder per class, but {} is in none", item.id))?;
         match head.classes().iter().position(|c| plain(c) == plain(class)) {
             Some(label) => labels.push(label),
             None => return usage(format!("--images: the folder {class:?} is none of the classes")),

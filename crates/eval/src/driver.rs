@@ -539,7 +539,8 @@ impl Job<'_> {
                 for sample in samples {
                     let dataset = self.dataset(sample);
                     let Some(pictures) = &dataset.pictures else {
-                        let reason = format!("{} needs pictures, {} has none", self.method.name, dataset.name);
+                        let reason =
+                            format!("{} needs pictures, {} has none", self.method.name, dataset.name);
                         return Err(Error::Config { key: "pictures".into(), reason });
                     };
                     pixels.extend(pictures.read(&[sample.row as usize])?);

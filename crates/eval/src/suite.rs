@@ -158,8 +158,7 @@ const STABILITY: [(&str, &str, f64, f64, f64, Option<&str>); 3] = [
 pub const TABLES: [&str; 6] =
     ["datasets", "domainnet", "per-dataset", "ablations", "efficiency", "stability"];
 
-const NO_GRADIENTS: &str =
-    "needs pictures, not features: `ultta eval --images DIR --model M --methods zero-shot,tent,cotta --protocols file`";
+const NO_GRADIENTS: &str = "needs pictures, not features: `ultta eval --images DIR --model M --methods zero-shot,tent,cotta --protocols file`";
 
 /// Where packs are, where runs go, how many at a time.
 pub struct Suite {

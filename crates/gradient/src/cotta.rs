@@ -219,7 +219,9 @@ impl Method for Cotta {
         let n = batch.rows();
         let answer = self.teach(classifier, batch, cost)?;
         let student = classifier.logits(self.parameters.weights(), &batch.patches)?;
-        let grads = cross_entropy(&softmax(&answer)?, &student)?.mean_all()?.backward()?;
+        let loss = cross_entropy(&softmax(&answer)?, &student)?.mean_all()?;
+        let grads = loss.backward()?;
+        cost.note_loss(&loss)?;
         cost.forward(classifier, n);
         cost.backward(classifier, n, self.config.parameters == Which::All);
         match self.parameters.gradients(&grads)? {

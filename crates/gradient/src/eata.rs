@@ -219,6 +219,7 @@ impl Method for Eata {
             loss = (loss + term)?;
         }
         let grads = loss.backward()?;
+        cost.note_loss(&loss)?;
         cost.backward(classifier, n, false);
         match self.parameters.gradients(&grads)? {
             Some(gradients) => {

@@ -36,6 +36,7 @@ mod ops;
 pub mod sar;
 mod session;
 pub mod tent;
+pub mod tiny;
 pub mod tpt;
 pub mod train;
 pub mod ttt;
@@ -43,7 +44,7 @@ pub mod views;
 pub mod vit;
 
 pub use error::{Error, Result};
-pub use ops::{cross_entropy, entropy, softmax};
 pub use method::{Cost, Method, MethodConfig, cards};
+pub use ops::{cross_entropy, entropy, softmax};
 pub use session::{Session, Step};
 pub use vit::Model;

@@ -104,9 +104,17 @@ pub struct Cost {
     pub skipped: u64,
     /// Times the method went back to the start by itself.
     pub resets: u64,
+    /// Loss of the last step that had one.
+    pub loss: f64,
 }
 
 impl Cost {
+    /// Notes a loss.
+    pub fn note_loss(&mut self, loss: &Tensor) -> Result<()> {
+        self.loss = loss.to_scalar::<f32>()?.into();
+        Ok(())
+    }
+
     /// Notes pictures that went forward.
     pub fn forward(&mut self, classifier: &Classifier, n: usize) {
         let (config, head) = (classifier.model().config(), classifier.head());

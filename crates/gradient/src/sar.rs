@@ -156,6 +156,7 @@ impl Method for Sar {
         self.parameters.set(&here)?;
         cost.forward(classifier, n);
         let Some((gradients, loss)) = second? else { return Ok(logits.detach()) };
+        cost.loss = loss;
         cost.backward(classifier, n, false);
         let Some(gradients) = gradients else {
             cost.skipped += 1;

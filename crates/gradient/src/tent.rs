@@ -83,7 +83,9 @@ impl Method for Tent {
 
     fn step(&mut self, classifier: &Classifier, batch: &Batch<'_>, cost: &mut Cost) -> Result<Tensor> {
         let logits = classifier.logits(self.parameters.weights(), &batch.patches)?;
-        let grads = entropy(&logits)?.mean_all()?.backward()?;
+        let loss = entropy(&logits)?.mean_all()?;
+        let grads = loss.backward()?;
+        cost.note_loss(&loss)?;
         cost.forward(classifier, batch.rows());
         cost.backward(classifier, batch.rows(), false);
         match self.parameters.gradients(&grads)? {

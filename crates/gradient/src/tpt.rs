@@ -91,7 +91,8 @@ impl TptConfig {
         let (bare, end) = model.tokens(&[self.context.clone()])?;
         let words = end[0] - 1;
         if words == 0 || ids.iter().any(|ids| ids.len() <= words || ids[..=words] != bare[0][..=words]) {
-            let reason = format!("expected words that keep their tokens before a class name, got {:?}", self.context);
+            let reason =
+                format!("expected words that keep their tokens before a class name, got {:?}", self.context);
             return Err(Error::config("method.tpt.context", reason));
         }
         let embedded = model.embed(model.weights(), &ids)?;
@@ -168,7 +169,9 @@ impl Tpt {
             };
             let mean = softmax(&linear(&views, &prototypes, None)?)?.mean_keepdim(0)?;
             let log = (mean.clone() + 1e-12)?.log()?;
-            let grads = (mean * log)?.sum_all()?.neg()?.backward()?;
+            let loss = (mean * log)?.sum_all()?.neg()?;
+            let grads = loss.backward()?;
+            cost.note_loss(&loss)?;
             let classes = self.ends.len();
             cost.text_backwards += classes as u64;
             let tokens = 1 + self.names.dim(1)? + self.parameters.weights()[CONTEXT].dim(1)?;

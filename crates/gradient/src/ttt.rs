@@ -103,7 +103,11 @@ impl TttConfig {
         let model = classifier.model();
         let width = model.config().vision.blocks.width;
         let (weight, bias) = (zeros(&[4, width])?, zeros(&[4])?);
-        Ok(Ttt { parameters: self.parameters(classifier, weight, bias)?, config: self.clone(), optimizer: self.optimizer() })
+        Ok(Ttt {
+            parameters: self.parameters(classifier, weight, bias)?,
+            config: self.clone(),
+            optimizer: self.optimizer(),
+        })
     }
 
     fn parameters(&self, classifier: &Classifier, weight: Tensor, bias: Tensor) -> Result<Parameters> {
@@ -150,7 +154,9 @@ impl Method for Ttt {
         let weights = self.parameters.weights();
         let pooled = classifier.model().pooled(weights, &patches)?;
         let logits = linear(&pooled, &weights[WEIGHT], Some(&weights[BIAS]))?;
-        let grads = cross_entropy(&target, &logits)?.mean_all()?.backward()?;
+        let loss = cross_entropy(&target, &logits)?.mean_all()?;
+        let grads = loss.backward()?;
+        cost.note_loss(&loss)?;
         cost.forward(classifier, 4 * n);
         cost.backward(classifier, 4 * n, self.config.parameters == Which::All);
         match self.parameters.gradients(&grads)? {
@@ -176,8 +182,11 @@ impl Method for Ttt {
             shown.push((model.pooled(model.weights(), &patches)?, target));
         }
         let head = Parameters::new(
-            &[(WEIGHT.to_string(), self.parameters.weights()[WEIGHT].detach()), (BIAS.to_string(), self.parameters.weights()[BIAS].detach())]
-                .into(),
+            &[
+                (WEIGHT.to_string(), self.parameters.weights()[WEIGHT].detach()),
+                (BIAS.to_string(), self.parameters.weights()[BIAS].detach()),
+            ]
+            .into(),
             &[WEIGHT.to_string(), BIAS.to_string()],
         )?;
         let mut adam = Optimizer::new(Kind::Adam, 0.9, 0.0);
@@ -325,6 +334,7 @@ impl Method for TttPlusPlus {
             cost.backward(classifier, n, self.config.parameters == Which::All);
         }
         let grads = loss.backward()?;
+        cost.note_loss(&loss)?;
         match self.parameters.gradients(&grads)? {
             Some(gradients) => {
                 self.optimizer.step(&self.parameters, &gradients, self.config.lr)?;

@@ -80,7 +80,8 @@ impl Model {
                 .model(ultta_encode::models::full_name(model), &mut |_| {})?,
         };
         if folder.join("image.onnx").exists() {
-            let reason = "gradients need weights in the layout of transformers or open_clip, got an ONNX model";
+            let reason =
+                "gradients need weights in the layout of transformers or open_clip, got an ONNX model";
             return Err(Error::Model(format!("{model}: {reason}")));
         }
         let tensors = open_weights(&folder)?;
@@ -131,6 +132,76 @@ impl Model {
         Self::new(name, config, weights, 100.0)
     }
 
+    /// Writes a folder in the layout of transformers, which `ultta-encode` opens.
+    pub fn save(&self, folder: &Path) -> Result<()> {
+        let io = |doing: &'static str, path: &Path| {
+            let path = path.to_owned();
+            move |source| Error::Core(ultta::Error::Io { doing, source, path })
+        };
+        std::fs::create_dir_all(folder).map_err(io("making a folder", folder))?;
+        let mut files: Vec<(String, Vec<usize>, Vec<u8>)> = Vec::new();
+        let bytes = |values: &[f32]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
+        for (name, tensor) in &self.weights {
+            let values = crate::ops::with(tensor, <[f32]>::to_vec)?;
+            let mut shape = tensor.dims().to_vec();
+            let name = hf_name(name);
+            if let Some((before, kind)) = name.split_once("self_attn.qkv.") {
+                shape[0] /= 3;
+                for (part, values) in ["q", "k", "v"].iter().zip(values.chunks_exact(values.len() / 3)) {
+                    files.push((
+                        format!("{before}self_attn.{part}_proj.{kind}"),
+                        shape.clone(),
+                        bytes(values),
+                    ));
+                }
+                continue;
+            }
+            if name.ends_with("patch_embedding.weight") {
+                let patch = self.config.vision.patch;
+                shape = vec![shape[0], 3, patch, patch];
+            }
+            files.push((name, shape, bytes(&values)));
+        }
+        files.push(("logit_scale".into(), vec![], bytes(&[self.logit_scale.ln()])));
+        let bad = |e: safetensors::SafeTensorError| Error::Model(format!("writing weights: {e}"));
+        let mut views = Vec::new();
+        for (name, shape, data) in &files {
+            let view = safetensors::tensor::TensorView::new(safetensors::Dtype::F32, shape.clone(), data);
+            views.push((name.as_str(), view.map_err(bad)?));
+        }
+        let whole = safetensors::serialize(views, None).map_err(bad)?;
+        ultta::state::write_atomically(&folder.join("model.safetensors"), &whole)?;
+        let (vision, text) = (&self.config.vision, &self.config.text);
+        let tower = |blocks: &BlockConfig| {
+            serde_json::json!({
+                "hidden_size": blocks.width,
+                "intermediate_size": blocks.hidden,
+                "num_hidden_layers": blocks.layers,
+                "num_attention_heads": blocks.heads,
+                "layer_norm_eps": blocks.eps,
+                "hidden_act": match blocks.activation {
+                    Activation::QuickGelu => "quick_gelu",
+                    Activation::Gelu => "gelu",
+                    Activation::GeluTanh => "gelu_pytorch_tanh",
+                },
+            })
+        };
+        let (mut image, mut words) = (tower(&vision.blocks), tower(&text.blocks));
+        image["image_size"] = vision.image_size.into();
+        image["patch_size"] = vision.patch.into();
+        words["vocab_size"] = text.vocabulary.into();
+        words["max_position_embeddings"] = text.context.into();
+        let config = serde_json::json!({
+            "model_type": "clip",
+            "projection_dim": self.config.dim,
+            "vision_config": image,
+            "text_config": words,
+        });
+        let text = serde_json::to_vec_pretty(&config).unwrap_or_default();
+        ultta::state::write_atomically(&folder.join("config.json"), &text)?;
+        Ok(())
+    }
+
     /// Where it came from.
     pub fn name(&self) -> &str {
         &self.name
@@ -168,8 +239,7 @@ impl Model {
 
     /// Preprocessed pictures as rows of patches, [pictures, patches, 3 · patch²].
     pub fn patches(&self, pixels: &[f32]) -> Result<Tensor> {
-        let (size, patch, len) =
-            (self.config.vision.image_size, self.config.vision.patch, self.input_len());
+        let (size, patch, len) = (self.config.vision.image_size, self.config.vision.patch, self.input_len());
         if pixels.is_empty() || !pixels.len().is_multiple_of(len) {
             return Err(Error::shape("pixels of a picture", len, pixels.len() % len));
         }
@@ -229,7 +299,9 @@ impl Model {
         let mut ids = texts.iter().map(|t| self.tokenizer.encode(t)).collect::<Result<Vec<_>, _>>()?;
         let vocabulary = self.config.text.vocabulary;
         if let Some(id) = ids.iter().flatten().find(|&&id| id as usize >= vocabulary) {
-            return Err(Error::Model(format!("token {id}: expected one below the vocabulary's {vocabulary}")));
+            return Err(Error::Model(format!(
+                "token {id}: expected one below the vocabulary's {vocabulary}"
+            )));
         }
         let end = |ids: &Vec<u32>| {
             let last = ids.iter().copied().max().unwrap_or(0);
@@ -249,6 +321,29 @@ impl Model {
         let rows = table.index_select(&Tensor::new(flat, &Device::Cpu)?, 0)?;
         Ok(rows.reshape((ids.len(), tokens, self.config.text.blocks.width))?)
     }
+}
+
+/// The name of a weight in transformers; query, key and value still in one.
+fn hf_name(name: &str) -> String {
+    match name {
+        "vision.class" => return "vision_model.embeddings.class_embedding".into(),
+        "vision.position" => return "vision_model.embeddings.position_embedding.weight".into(),
+        "text.token" => return "text_model.embeddings.token_embedding.weight".into(),
+        "text.position" => return "text_model.embeddings.position_embedding.weight".into(),
+        _ => {}
+    }
+    name.replace("vision.patch", "vision_model.embeddings.patch_embedding")
+        .replace("vision.norm_pre", "vision_model.pre_layrnorm")
+        .replace("vision.norm_post", "vision_model.post_layernorm")
+        .replace("vision.projection", "visual_projection")
+        .replace("text.projection", "text_projection")
+        .replace("text.norm", "text_model.final_layer_norm")
+        .replace("vision.blocks", "vision_model.encoder.layers")
+        .replace("text.blocks", "text_model.encoder.layers")
+        .replace(".norm1", ".layer_norm1")
+        .replace(".norm2", ".layer_norm2")
+        .replace("attention.", "self_attn.")
+        .replace("self_attn.out", "self_attn.out_proj")
 }
 
 fn class_token(config: &ModelConfig) -> Result<()> {
@@ -281,8 +376,7 @@ pub(crate) fn get<'a>(weights: &'a Weights, name: &str) -> Result<&'a Tensor> {
 }
 
 fn norm(x: &Tensor, weights: &Weights, name: &str, eps: f32) -> Result<Tensor> {
-    let (scale, shift) =
-        (get(weights, &format!("{name}.weight"))?, get(weights, &format!("{name}.bias"))?);
+    let (scale, shift) = (get(weights, &format!("{name}.weight"))?, get(weights, &format!("{name}.bias"))?);
     Ok(layer_norm(x, scale, shift, eps)?)
 }
 
