@@ -29,9 +29,9 @@ const TEMPLATES: [&str; 3] = ["a photo of a {}.", "a drawing of a {}.", "{}"];
 /// How shapes are drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
-    /// Filled, dark on light: what the model is trained on.
+    /// Dark on light paper: what the model is trained on.
     Source,
-    /// Thick outlines, light on dark, over a coarse texture and with more noise.
+    /// Dark on darker, rippled paper, with more noise.
     Shifted,
 }
 
@@ -67,10 +67,11 @@ pub fn draw(shape: usize, style: Style, random: &mut Random) -> Picture {
     let (left, top) = (range(-0.18, 0.18), range(-0.18, 0.18));
     let light = [range(0.7, 1.0), range(0.7, 1.0), range(0.7, 1.0)];
     let dark = [range(0.0, 0.4), range(0.0, 0.4), range(0.0, 0.4)];
+    let middle = [range(0.5, 0.8), range(0.5, 0.8), range(0.5, 0.8)];
     let wave = [range(2.0, 7.0), range(-5.0, 5.0), range(0.0, 6.3)];
     let (ink, paper, noise, texture) = match style {
         Style::Source => (dark, light, 0.04, 0.0),
-        Style::Shifted => (light, dark, 0.10, 0.12),
+        Style::Shifted => (dark, middle, 0.10, 0.08),
     };
     let mut rgb = Vec::with_capacity(3 * SIZE * SIZE);
     for y in 0..SIZE {
@@ -78,10 +79,7 @@ pub fn draw(shape: usize, style: Style, random: &mut Random) -> Picture {
             let at = |i: usize| 2.0 * (i as f64 + 0.5) / SIZE as f64 - 1.0;
             let (dx, dy) = ((at(x) - left) / scale, (at(y) - top) / scale);
             let (u, v) = (dx * turn.cos() - dy * turn.sin(), dx * turn.sin() + dy * turn.cos());
-            let edge = match style {
-                Style::Source => distance(shape, u, v),
-                Style::Shifted => distance(shape, u, v).abs() - 0.11,
-            };
+            let edge = distance(shape, u, v);
             let cover = (0.5 - edge * SIZE as f64 / 4.0).clamp(0.0, 1.0);
             let ripple = texture * (wave[0] * at(x) + wave[1] * at(y) + wave[2]).sin();
             for c in 0..3 {
@@ -129,6 +127,18 @@ pub fn pictures(each: usize, style: Style, seed: u64) -> Result<(Vec<f32>, Vec<u
         }
     }
     Ok((pixels, labels))
+}
+
+/// Share of pictures of a style that a model names rightly, `each` of every shape.
+pub fn accuracy(model: &Model, each: usize, style: Style) -> Result<f64> {
+    let prompts: Vec<String> = SHAPES.iter().map(|s| format!("a photo of a {s}.")).collect();
+    let (ids, ends) = model.tokens(&prompts)?;
+    let words = model.texts(model.weights(), &model.embed(model.weights(), &ids)?, &ends)?;
+    let (pixels, labels) = pictures(each, style, 77)?;
+    let images = model.images(model.weights(), &model.patches(&pixels)?)?;
+    let answers = images.matmul(&words.t()?)?.argmax(1)?.to_vec1::<u32>()?;
+    let right = answers.iter().zip(&labels).filter(|(a, b)| **a as usize == **b).count();
+    Ok(right as f64 / labels.len().max(1) as f64)
 }
 
 /// Trains the model on the source style: softmax over the words' prompts, Adam, so many steps of 64 pictures.

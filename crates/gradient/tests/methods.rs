@@ -267,17 +267,7 @@ fn settings_out_of_range_or_unknown_are_refused() {
 #[test]
 fn the_tiny_model_learns_its_shapes_and_meets_a_shift() {
     let model = tiny::train(120, 1, |_, _| ()).unwrap();
-    let prompts: Vec<String> = tiny::SHAPES.iter().map(|s| format!("a photo of a {s}.")).collect();
-    let (ids, ends) = model.tokens(&prompts).unwrap();
-    let words = model.texts(model.weights(), &model.embed(model.weights(), &ids).unwrap(), &ends).unwrap();
-    let share = |style| {
-        let (pixels, labels) = tiny::pictures(20, style, 77).unwrap();
-        let images = model.images(model.weights(), &model.patches(&pixels).unwrap()).unwrap();
-        let answers = images.matmul(&words.t().unwrap()).unwrap().argmax(1).unwrap();
-        let answers = answers.to_vec1::<u32>().unwrap();
-        let right = answers.iter().zip(&labels).filter(|(a, b)| **a as usize == **b).count();
-        right as f64 / labels.len() as f64
-    };
+    let share = |style| tiny::accuracy(&model, 20, style).unwrap();
     let (source, shifted) = (share(tiny::Style::Source), share(tiny::Style::Shifted));
     assert!(source > 0.6, "source {source}");
     assert!(shifted < source - 0.1, "source {source}, shifted {shifted}");
