@@ -88,7 +88,7 @@ impl TptConfig {
         let prompt = |name: &String| format!("{} {name}.", self.context);
         let prompts: Vec<String> = classifier.head().classes().iter().map(prompt).collect();
         let (ids, ends) = model.tokens(&prompts)?;
-        let (bare, end) = model.tokens(&[self.context.clone()])?;
+        let (bare, end) = model.tokens(std::slice::from_ref(&self.context))?;
         let words = end[0] - 1;
         if words == 0 || ids.iter().any(|ids| ids.len() <= words || ids[..=words] != bare[0][..=words]) {
             let reason =
@@ -108,7 +108,6 @@ impl TptConfig {
             names,
             ends,
             optimizer: Optimizer::new(Kind::Adam, 0.9, 0.01),
-            random: Random::new(self.seed),
         })
     }
 }
@@ -122,7 +121,6 @@ pub struct Tpt {
     names: Tensor,
     ends: Vec<usize>,
     optimizer: Optimizer,
-    random: Random,
 }
 
 const STRENGTH: Strength = Strength { min_area: 0.08, colour: 0.0, noise: 0.0 };
@@ -144,9 +142,14 @@ impl Tpt {
 
     fn tune(&mut self, classifier: &Classifier, picture: &[f32], cost: &mut Cost) -> Result<Tensor> {
         let model = classifier.model();
+        // The picture itself seeds its views: they do not depend on what came before.
+        let seed = picture.iter().fold(self.config.seed, |hash, v| {
+            (hash ^ u64::from(v.to_bits())).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(5)
+        });
+        let mut random = Random::new(seed);
         let mut pixels = picture.to_vec();
         for _ in 1..self.config.views {
-            pixels.extend(view(picture, model.preprocess().size, STRENGTH, &mut self.random));
+            pixels.extend(view(picture, model.preprocess().size, STRENGTH, &mut random));
         }
         let features = model.images(model.weights(), &model.patches(&pixels)?)?;
         cost.forward(classifier, self.config.views);
@@ -206,7 +209,6 @@ impl Method for Tpt {
     }
 
     fn reset(&mut self) -> Result<()> {
-        self.random = Random::new(self.config.seed);
         self.optimizer.reset();
         self.parameters.reset()
     }
