@@ -4,6 +4,9 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use ultta::{Config, Error};
+use ultta_gradient::MethodConfig;
+
+use crate::failure::usage;
 
 /// Method, preset, file and single settings; later ones win.
 #[derive(clap::Args, Clone, Debug)]
@@ -52,6 +55,12 @@ impl Settings {
 
     /// The configuration they ask for, on top of the text of the file.
     pub fn resolve_over(&self, file: Option<&str>) -> anyhow::Result<Config> {
+        if let Some(name) = self.method.as_deref().filter(|n| MethodConfig::by_name(n).is_some()) {
+            return usage(format!(
+                "{name} changes the encoder and so needs pictures, not features; it runs in an evaluation: \
+                 ultta eval --images DIR --model M --methods zero-shot,{name}"
+            ));
+        }
         let settings: Vec<(&str, &str)> =
             self.settings.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
         let config = Config::resolve(file, self.method.as_deref(), self.preset.as_deref(), &settings);

@@ -102,6 +102,11 @@ fn on_features_they_say_what_they_need() {
     assert_eq!(output.status.code(), Some(2));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("needs pictures") && said.contains("--images"), "{said}");
+    let run = ["run", "--features", "runs/pictures/shifted/features.safetensors", "--head"];
+    let run = [&run[..], &["runs/pictures/shifted/head.safetensors", "--method", "tent"]].concat();
+    let output = ultta(place.path(), &run);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("needs pictures"));
     let list = String::from_utf8(ultta(place.path(), &["methods"]).stdout).unwrap();
     for card in ultta_gradient::cards() {
         assert!(list.contains(card.name), "{list}");
