@@ -173,42 +173,31 @@ impl CustomOp3 for LayerNorm {
         let width = scale.elem_count();
         let gamma = with(scale, <[f32]>::to_vec)?;
         let piece = rows_at_a_time(width);
-        let (tracked, trained) = (x.track_op(), scale.track_op() || shift.track_op());
         let (to_x, to_scale, to_shift) = with(x, |x| {
             with(grad, |grad| {
-                let mut to_x = vec![0.0; if tracked { x.len() } else { 0 }];
-                let empty: Vec<&mut [f32]> = Vec::new();
-                let mut parts = if tracked { to_x.chunks_mut(piece).collect() } else { empty };
-                let n = x.len().div_ceil(piece);
-                let mut holes: Vec<Option<&mut [f32]>> = parts.drain(..).map(Some).collect();
-                holes.resize_with(n, || None);
-                let sums: Vec<(Vec<f32>, Vec<f32>)> = holes
-                    .into_par_iter()
+                let mut to_x = vec![0.0; x.len()];
+                // Each piece has sums of its own, added in order: the result does not depend on the threads.
+                let sums: Vec<(Vec<f32>, Vec<f32>)> = to_x
+                    .par_chunks_mut(piece)
                     .zip(x.par_chunks(piece).zip(grad.par_chunks(piece)))
-                    .map(|(mut to_x, (x, grad))| {
+                    .map(|(to_x, (x, grad))| {
                         let mut sums = (vec![0.0; width], vec![0.0; width]);
-                        for (r, (x, g)) in x.chunks_exact(width).zip(grad.chunks_exact(width)).enumerate() {
+                        let rows = x.chunks_exact(width).zip(grad.chunks_exact(width));
+                        for (row, (x, g)) in to_x.chunks_exact_mut(width).zip(rows) {
                             let (mean, inverse) = self.moments(x);
-                            if trained {
-                                for i in 0..width {
-                                    sums.0[i] += g[i] * (x[i] - mean) * inverse;
-                                    sums.1[i] += g[i];
-                                }
+                            let (mut mean_h, mut mean_hn) = (0.0f32, 0.0f32);
+                            for i in 0..width {
+                                let (n, h) = ((x[i] - mean) * inverse, g[i] * gamma[i]);
+                                sums.0[i] += g[i] * n;
+                                sums.1[i] += g[i];
+                                mean_h += h;
+                                mean_hn += h * n;
                             }
-                            if let Some(to_x) = &mut to_x {
-                                let (mut mean_h, mut mean_hn) = (0.0f32, 0.0f32);
-                                for i in 0..width {
-                                    let h = g[i] * gamma[i];
-                                    mean_h += h;
-                                    mean_hn += h * (x[i] - mean) * inverse;
-                                }
-                                mean_h /= width as f32;
-                                mean_hn /= width as f32;
-                                let row = &mut to_x[r * width..][..width];
-                                for i in 0..width {
-                                    let n = (x[i] - mean) * inverse;
-                                    row[i] = (g[i] * gamma[i] - mean_h - n * mean_hn) * inverse;
-                                }
+                            mean_h /= width as f32;
+                            mean_hn /= width as f32;
+                            for i in 0..width {
+                                let n = (x[i] - mean) * inverse;
+                                row[i] = (g[i] * gamma[i] - mean_h - n * mean_hn) * inverse;
                             }
                         }
                         sums
@@ -224,7 +213,7 @@ impl CustomOp3 for LayerNorm {
         })??;
         let device = x.device();
         Ok((
-            if tracked { Some(Tensor::from_vec(to_x, x.shape(), device)?) } else { None },
+            if x.track_op() { Some(Tensor::from_vec(to_x, x.shape(), device)?) } else { None },
             if scale.track_op() { Some(Tensor::from_vec(to_scale, width, device)?) } else { None },
             if shift.track_op() { Some(Tensor::from_vec(to_shift, width, device)?) } else { None },
         ))
