@@ -16,7 +16,7 @@
 //! the threshold is the published one for as many classes (CIFAR-10 0.92, CIFAR-100 0.72, ImageNet 0.1). Note what
 //! follows from the equations: without views teacher and student begin alike, the loss has no gradient, and CoTTA
 //! answers zero-shot for ever. A network with batch norms or dropout escapes that, a ViT does not: above the
-//! threshold it is zero-shot at three times the price.
+//! threshold it is zero-shot at five times the operations.
 //!
 //! Departures: only the image tower learns, the prototypes are text and stay frozen; views are
 //! random cuts, mirrorings, changes of contrast and brightness, and noise on the preprocessed picture, where the
