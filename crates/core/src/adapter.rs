@@ -19,6 +19,8 @@ pub struct Batch<'a> {
     pub zero_shot: ScoresRef<'a>,
     /// Summary (τ = 1) of each row of `zero_shot`.
     pub frozen: &'a [Summary],
+    /// exp(logit − best) of each row of `zero_shot`: its probabilities before they are normalised.
+    pub weights: ScoresRef<'a>,
     /// Rows that must not teach are `false`; `None` lets all teach.
     pub learn: Option<&'a [bool]>,
     /// Arrival times in seconds, for updates by time.
@@ -45,6 +47,7 @@ impl<'a> Batch<'a> {
             features: self.features.slice(rows.clone()),
             zero_shot: self.zero_shot.slice(rows.clone()),
             frozen: &self.frozen[rows.clone()],
+            weights: self.weights.slice(rows.clone()),
             learn: self.learn.map(|v| &v[rows.clone()]),
             times: self.times.map(|v| &v[rows.clone()]),
             views: self.views.map(|v| ViewsRef { offsets: &v.offsets[rows.start..rows.end + 1], ..v }),

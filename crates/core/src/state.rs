@@ -339,6 +339,12 @@ pub(crate) fn first_difference(ours: &str, theirs: &str) -> String {
 
 /// Writes aside, syncs, renames: a reader sees the old file or the whole new one, and an error leaves the old.
 pub fn write_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
+    // Renaming over a device, a pipe or a folder would do harm, and a link should keep pointing where it does.
+    if std::fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+        let what = std::io::Error::other("expected a regular file or nothing at that place");
+        return Err(Error::io("writing", path, what));
+    }
+    let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
     let folder = match path.parent() {
         Some(p) if !p.as_os_str().is_empty() => p,
         _ => Path::new("."),

@@ -93,7 +93,11 @@ pub struct Unknown {
 impl Unknown {
     pub(crate) fn new(config: &UnknownConfig) -> Self {
         let window = if config.score == UnknownScore::Off { 0 } else { config.window };
-        Self { scores: OrderedWindow::new(window), share: config.share, config: config.clone() }
+        Self {
+            scores: OrderedWindow::new(window, config.quantile),
+            share: config.share,
+            config: config.clone(),
+        }
     }
 
     /// Whether it judges at all.
@@ -120,7 +124,7 @@ impl Unknown {
             return false;
         }
         let threshold = if self.config.quantile > 0.0 {
-            match self.scores.quantile(self.config.quantile) {
+            match self.scores.quantile() {
                 Some(t) if self.scores.len() >= MIN_FILL => t as f64,
                 _ => return false,
             }
@@ -159,7 +163,7 @@ impl Unknown {
             if scores.len() > self.config.window {
                 return Err(Error::state("unknown.scores: more values than the window holds"));
             }
-            fresh.scores = OrderedWindow::from_values(self.config.window, scores);
+            fresh.scores = OrderedWindow::from_values(self.config.window, self.config.quantile, scores);
             fresh.share = state.scalar::<f64>("unknown.share")?.clamp(SHARE_BOUNDS.0, SHARE_BOUNDS.1);
         }
         *self = fresh;

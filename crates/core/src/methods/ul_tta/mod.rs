@@ -28,7 +28,7 @@ use std::sync::Arc;
 use crate::adapter::{Adapter, Answer, Batch, Card, ClassDrift, Observed, Prediction, Readout, Rows, Vitals};
 use crate::gate::Gate;
 use crate::kernels::{LANES, exp, indices_above, sum_lanes, vectorised};
-use crate::scores::{Summary, softmax, summary};
+use crate::scores::{Summary, softmax, summary, summary_weighed, weigh};
 use crate::{Error, Head, Result, Scores, State};
 
 mod config;
@@ -116,8 +116,8 @@ struct ImageBranch {
 /// Buffers for one sample, reused.
 #[derive(Clone, Debug, Default)]
 struct Work {
-    /// exp(frozen logit − best).
-    text: Vec<f32>,
+    /// Adapted weights of the classes that are no candidates.
+    weights: Vec<f32>,
     prior: PriorWork,
     log_prior: Vec<f32>,
     candidates: Vec<u32>,
@@ -125,6 +125,8 @@ struct Work {
     candidate_text: Vec<f32>,
     candidate_prior: Vec<f32>,
     posterior: Vec<f32>,
+    /// Classes that the sample teaches, and how much of it each gets.
+    shares: Vec<(u32, f32)>,
 }
 
 /// One sample as it comes in: features, frozen logits with their summary, and s⟨z, t_c⟩ where prototypes move.
@@ -132,13 +134,21 @@ struct Work {
 struct Shown<'a> {
     z: &'a [f32],
     text: &'a [f32],
+    /// exp(frozen logit − best).
+    weights: &'a [f32],
     frozen: &'a Summary,
     moved: Option<&'a [f32]>,
 }
 
 impl<'a> Shown<'a> {
     fn of(batch: &'a Batch<'_>, row: usize, moved: Option<&'a [f32]>) -> Self {
-        Self { z: batch.features.row(row), text: batch.zero_shot.row(row), frozen: &batch.frozen[row], moved }
+        Self {
+            z: batch.features.row(row),
+            text: batch.zero_shot.row(row),
+            weights: batch.weights.row(row),
+            frozen: &batch.frozen[row],
+            moved,
+        }
     }
 }
 
@@ -211,21 +221,12 @@ impl UlTta {
         scores: &mut [f32],
         calibrated: Option<&mut [f32]>,
     ) -> Answered {
-        let Shown { z, text, frozen, moved } = shown;
+        let Shown { z, text, weights, frozen, moved } = shown;
         let classes = text.len();
         let base = moved.unwrap_or(text);
-        work.text.resize(classes, 0.0);
         work.log_prior.resize(classes, 0.0);
-        vectorised(
-            #[inline(always)]
-            || {
-                for (e, &t) in work.text.iter_mut().zip(text) {
-                    *e = exp(t - frozen.best);
-                }
-            },
-        );
         let text_sum = exp(frozen.log_sum - frozen.best);
-        self.prior.log_ratios(&work.text, text_sum, &mut work.prior, &mut work.log_prior);
+        self.prior.log_ratios(weights, text_sum, &mut work.prior, &mut work.log_prior);
 
         // Image scores, only where they can matter: the other classes take the lowest of them.
         choose_candidates(base, frozen, moved.is_some(), &self.config.prototypes, &mut work.candidates);
@@ -263,11 +264,28 @@ impl UlTta {
                 scores[c as usize] += tau_pred * weight * v;
             }
         }
-        let summary = summary(scores, 1.0);
-        work.posterior.clear();
-        // Relative to the best logit: at large logit scales the log-sum has few digits left behind the point.
-        work.posterior
-            .extend(work.candidates.iter().map(|&c| summary.prob * exp(scores[c as usize] - summary.best)));
+        // Where only prior and image evidence adapt, the weights follow from the frozen ones by a product each.
+        let ratios = self.prior.mix(&work.prior).filter(|_| tau_pred == 1.0 && moved.is_none());
+        let summary = if let Some(ratios) = ratios {
+            work.weights.resize(classes, 0.0);
+            vectorised(
+                #[inline(always)]
+                || {
+                    for ((o, &w), &m) in work.weights.iter_mut().zip(weights).zip(ratios) {
+                        *o = w * m;
+                    }
+                },
+            );
+            work.candidates.iter().for_each(|&c| work.weights[c as usize] = 0.0);
+            summary_weighed(scores, &work.weights, frozen.best, &work.candidates, &mut work.posterior)
+        } else {
+            let summary = summary(scores, 1.0);
+            // Relative to the best logit: at large logit scales the log-sum has few digits left behind the point.
+            work.posterior.clear();
+            work.posterior.extend(work.candidates.iter().map(|&c| exp(scores[c as usize] - summary.best)));
+            summary
+        };
+        work.posterior.iter_mut().for_each(|p| *p *= summary.prob);
         let prob = self.calibrated_prob(scores, base, &summary, work, calibrated);
 
         // What the fits will need of this sample.
@@ -276,7 +294,7 @@ impl UlTta {
         work.candidate_prior.clear();
         work.candidate_prior.extend(work.candidates.iter().map(|&c| work.log_prior[c as usize]));
         let rest = (classes - work.candidates.len()) as f32;
-        let listed: f32 = work.candidates.iter().map(|&c| work.text[c as usize]).sum();
+        let listed: f32 = work.candidates.iter().map(|&c| weights[c as usize]).sum();
         let listed_posterior: f32 = work.posterior.iter().sum();
         let listed_prior: f32 = work.candidate_prior.iter().map(|&p| exp(p)).sum();
         let log_rest = |mass: f32| if rest > 0.0 { mass.max(rest * 1e-9).ln() } else { -80.0 };
@@ -349,7 +367,7 @@ impl UlTta {
 
     /// Whether the gate lets a sample teach.
     fn admits(&self, sample: &Summary) -> bool {
-        self.seen >= self.config.gate.warm_up && self.gate.admits(sample, self.strictness().gate)
+        self.seen >= self.config.gate.warm_up && self.gate.admits(sample)
     }
 
     /// Lets an answered sample teach: gate, accumulate, update. `true` if it was admitted and updated the head.
@@ -366,9 +384,6 @@ impl UlTta {
 
         // gate
         let admitted = may_learn && self.admits(&answered.summary);
-        if may_learn {
-            self.gate.push(&answered.summary);
-        }
 
         // accumulate
         if may_learn {
@@ -381,6 +396,9 @@ impl UlTta {
         if admitted {
             self.accumulate(batch, row, scores, &answered, work);
             self.admitted += 1;
+        }
+        if may_learn {
+            self.gate.push(&answered.summary, self.strictness().gate);
         }
         answered.one.teaches = f32::from(u8::from(may_learn));
         answered.one.admitted = f32::from(u8::from(admitted));
@@ -435,7 +453,8 @@ impl UlTta {
     ) {
         let z = batch.features.row(row);
         let least = self.config.min_responsibility as f32;
-        let mut shares: Vec<(u32, f32)> = Vec::new();
+        let shares = &mut work.shares;
+        shares.clear();
         match self.view_responsibilities(batch, row) {
             Some(mean) => {
                 shares.extend(mean.iter().enumerate().map(|(c, &r)| (c as u32, r)).filter(|s| s.1 > least))
@@ -443,7 +462,7 @@ impl UlTta {
             None => match self.config.responsibilities {
                 Responsibilities::Text => {
                     let sum = exp(batch.frozen[row].log_sum - batch.frozen[row].best);
-                    each_above(&work.text, least * sum, |c, e| shares.push((c as u32, e / sum)));
+                    each_above(batch.weights.row(row), least * sum, |c, e| shares.push((c as u32, e / sum)));
                 }
                 Responsibilities::Fused => {
                     // Relative to the best fused logit, which may lie beyond the range of exp.
@@ -465,7 +484,7 @@ impl UlTta {
                 }
             },
         }
-        for (c, r) in shares {
+        for &(c, r) in &*shares {
             self.prior.count(c as usize, r as f64);
             match &mut self.prototypes {
                 Prototypes::Evidence(evidence) => evidence.teach(c as usize, r as f64, z),
@@ -496,8 +515,10 @@ impl UlTta {
                     let z = views.features.row(view);
                     let moved = self.moved(z);
                     let mut scores = vec![0.0; classes];
-                    let frozen = summary(text, 1.0);
-                    let shown = Shown { z, text, frozen: &frozen, moved: moved.as_deref() };
+                    let mut weights = vec![0.0; classes];
+                    let frozen = weigh(text, &mut weights);
+                    let shown =
+                        Shown { z, text, weights: &weights, frozen: &frozen, moved: moved.as_deref() };
                     self.answer(shown, &mut work, &mut scores, None);
                     if rule == Responsibilities::Fused {
                         scores.iter_mut().zip(&work.log_prior).for_each(|(s, p)| *s -= p);
@@ -1120,7 +1141,7 @@ impl UlTta {
 
     fn load_local(&mut self, state: &State) -> Result<()> {
         let classes = self.head.n_classes();
-        self.gate.load(state)?;
+        self.gate.load(state, self.strictness().gate)?;
         self.prior.load_local(&mut self.work.prior, state)?;
         match &mut self.prototypes {
             Prototypes::Evidence(evidence) => evidence.load_local(state)?,
