@@ -247,7 +247,8 @@ impl Default for Vitals {
     }
 }
 
-/// A test-time adaptation method on features.
+/// A test-time adaptation method on features. What is given here suits a method that keeps nothing; one that learns
+/// says how, and brings `observe`, `reset`, `save`, `load` and `vitals` of its own.
 pub trait Adapter: Send + Sync {
     /// Name, paper, read-out order and the like.
     fn card(&self) -> &'static Card;
@@ -256,7 +257,9 @@ pub trait Adapter: Send + Sync {
     fn predict(&self, batch: &Batch<'_>) -> Result<Prediction>;
 
     /// Lets the batch teach: gate, accumulate, update. On an error nothing has changed.
-    fn observe(&mut self, batch: &Batch<'_>) -> Result<Observed>;
+    fn observe(&mut self, batch: &Batch<'_>) -> Result<Observed> {
+        Ok(Observed { admitted: vec![false; batch.rows()] })
+    }
 
     /// One step in the order the card declares. For [`Rows::Independent`] it equals stepping row by row.
     /// Override it to share work; the contract tests hold you to the same answers.
@@ -294,13 +297,17 @@ pub trait Adapter: Send + Sync {
     }
 
     /// Back to the start.
-    fn reset(&mut self);
+    fn reset(&mut self) {}
 
     /// Everything needed to continue bit for bit.
-    fn save(&self) -> State;
+    fn save(&self) -> State {
+        State::default()
+    }
 
     /// Continues from a saved state. On an error nothing has changed.
-    fn load(&mut self, state: &State) -> Result<()>;
+    fn load(&mut self, _state: &State) -> Result<()> {
+        Ok(())
+    }
 
     /// A compact copy to fall back to, accepted by [`load`](Adapter::load). It may round.
     fn checkpoint(&self) -> State {
@@ -308,7 +315,9 @@ pub trait Adapter: Send + Sync {
     }
 
     /// What can be said without labels.
-    fn vitals(&self) -> Vitals;
+    fn vitals(&self) -> Vitals {
+        Vitals::default()
+    }
 
     /// How far each class's prototype has moved, and its prior, for reports. Empty where it does not apply.
     fn per_class(&self) -> Vec<ClassDrift> {
