@@ -182,6 +182,10 @@ impl State {
         if other.is_empty() {
             return Ok(self.clone());
         }
+        if !self.has("evidence.seen") {
+            let method = self.metadata.get("method").map_or("this method", String::as_str);
+            return Err(Error::state(format!("{method} keeps no evidence that could be merged")));
+        }
         let mut merged = State { metadata: self.metadata.clone(), tensors: BTreeMap::new() };
         // Decayed sums are stored over one common scale; the merged ones have scale 1.
         let scale = |state: &State| state.scalar::<f64>("evidence.scale").unwrap_or(1.0);
@@ -208,8 +212,8 @@ impl State {
 
     /// Whether the state holds no evidence yet.
     pub fn is_empty(&self) -> bool {
-        self.get::<u64>("evidence.seen").is_ok_and(|n| n.iter().all(|&n| n == 0))
-            || !self.has("evidence.seen")
+        let none = |name: &str| self.get::<u64>(name).is_ok_and(|n| n.first() == Some(&0));
+        none("evidence.seen") || none("session.counts") || self.tensors.is_empty()
     }
 
     /// The bytes of a state file.

@@ -81,8 +81,9 @@ pub struct UlTta {
     labels: VecDeque<u32>,
     image: ImageBranch,
     tau_pred: f64,
-    /// The temperature that matches the frozen posterior, and the one that is emitted.
+    /// The temperature that matches the frozen posterior, the one chosen without labels, and the one emitted.
     tau_match: f64,
+    tau_free: f64,
     tau_cal: f64,
     /// Samples that may teach, and those that did.
     seen: u64,
@@ -191,6 +192,7 @@ impl UlTta {
             image: ImageBranch::default(),
             tau_pred: 1.0,
             tau_match: 1.0,
+            tau_free: 1.0,
             tau_cal: 1.0,
             seen: 0,
             admitted: 0,
@@ -620,10 +622,10 @@ impl UlTta {
     /// τ_cal without labels. Fused evidence double-counts, so first the temperature that matches the frozen
     /// posterior under the prior of the time, applied only in part: where the answers got better, they may be
     /// surer. Then, if the answers' margins tell of a higher accuracy than the confidence, most of the way there.
-    /// Labels, once there are any, take over.
+    /// Labels, where there are any, correct it.
     fn fit_tau_cal(&mut self) {
         let t = &self.config.temperature;
-        if self.labelled.len() > 0 || t.cal == CalRule::Fixed {
+        if t.cal == CalRule::Fixed {
             return;
         }
         let lines =
@@ -655,7 +657,7 @@ impl UlTta {
         let mut emitted = base;
         if t.cal_margin > 0.0 && accuracy > 0.5 && accuracy > now {
             let wanted = now + t.cal_margin * (accuracy - now);
-            emitted = self.tau_cal.clamp(base, t.cal_max);
+            emitted = self.tau_free.clamp(base, t.cal_max);
             // Confidence grows with τ and flattens out: Newton steps on it, never more than a third at once.
             for _ in 0..8 {
                 let (at, slope) = confidence(emitted);
@@ -668,10 +670,14 @@ impl UlTta {
                 }
             }
         }
-        (self.tau_match, self.tau_cal) = (matched, emitted);
+        (self.tau_match, self.tau_free, self.tau_cal) = (matched, emitted, emitted);
+        if self.labelled.len() > 0 {
+            self.fit_tau_cal_to_labels();
+        }
     }
 
-    /// τ_cal from delayed labels: negative log-likelihood with a prior that holds log τ at 0.
+    /// τ_cal from delayed labels: negative log-likelihood over a factor on the temperature chosen without labels,
+    /// with a prior that holds the factor at 1.
     fn fit_tau_cal_to_labels(&mut self) {
         let t = &self.config.temperature;
         let strength = self.config.feedback.prior_strength;
@@ -696,7 +702,7 @@ impl UlTta {
                     slope += m.mean - line.x[entry] as f64;
                     curvature += m.variance;
                 }
-                let log = tau.ln();
+                let log = (tau / self.tau_free).ln();
                 slope += strength * log / tau;
                 curvature += strength * ((1.0 - log) / (tau * tau)).max(0.0);
                 (slope / count, curvature / count)
@@ -1005,8 +1011,12 @@ impl Adapter for UlTta {
         let Some(sample) = self.recent.find(id).filter(|s| s.id >= oldest) else {
             return Err(Error::Forgotten { id, remembered });
         };
-        // Labels arrive in any order; one that is known already says nothing new.
-        if self.labelled.newest(LABELLED).any(|s| s.id == id) {
+        // Labels arrive in any order; one that is known already counts once, and may be put right.
+        let known = self.labelled.newest(LABELLED).position(|s| s.id == id);
+        if let Some(age) = known {
+            let place = self.labels.len() - 1 - age;
+            self.labels[place] = label as u32;
+            self.fit_tau_cal_to_labels();
             return Ok(true);
         }
         if self.labels.len() == LABELLED {
@@ -1043,7 +1053,7 @@ impl Adapter for UlTta {
         state.put("local.labelled.labels", &self.labels.iter().copied().collect::<Vec<_>>());
         let ImageBranch { scale, foretold, trust } = self.image;
         state.put("local.image", &[scale, foretold, trust]);
-        state.put("local.temperatures", &[self.tau_pred, self.tau_match, self.tau_cal]);
+        state.put("local.temperatures", &[self.tau_pred, self.tau_match, self.tau_cal, self.tau_free]);
         state.put("local.movement", &[self.movement.0, self.movement.1]);
         state.put("local.updated_at", &self.updated_at.map_or(vec![], |t| vec![t]));
         state.put("local.since", &[self.since_update, self.recent_since as u64]);
@@ -1161,8 +1171,8 @@ impl UlTta {
         let &[scale, foretold, trust] = state.get::<f64>("local.image")? else {
             return Err(Error::state("local.image: expected 3 values"));
         };
-        let &[tau_pred, tau_match, tau_cal] = state.get::<f64>("local.temperatures")? else {
-            return Err(Error::state("local.temperatures: expected 3 values"));
+        let &[tau_pred, tau_match, tau_cal, tau_free] = state.get::<f64>("local.temperatures")? else {
+            return Err(Error::state("local.temperatures: expected 4 values"));
         };
         let (p, t) = (&self.config.prototypes, &self.config.temperature);
         // All start at 1, whatever the bounds.
@@ -1172,12 +1182,14 @@ impl UlTta {
             && foretold <= 1.0
             && within(tau_pred, t.min, t.max)
             && within(tau_match, t.cal_min, t.cal_max)
-            && within(tau_cal, t.cal_min, t.cal_max);
+            && within(tau_cal, t.cal_min, t.cal_max)
+            && within(tau_free, t.cal_min, t.cal_max);
         if !sound {
             return Err(Error::state("local.temperatures or local.image: a value out of range"));
         }
         self.image = ImageBranch { scale, foretold, trust };
-        (self.tau_pred, self.tau_match, self.tau_cal) = (tau_pred, tau_match, tau_cal);
+        (self.tau_pred, self.tau_match) = (tau_pred, tau_match);
+        (self.tau_cal, self.tau_free) = (tau_cal, tau_free);
         let movement = prior::checked_counts("local.movement", state, 2)?;
         self.movement = (movement[0], movement[1]);
         self.updated_at = state.get::<f64>("local.updated_at")?.first().copied();
