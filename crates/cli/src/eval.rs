@@ -215,17 +215,21 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
     };
     let mut methods = Vec::new();
     for name in args.methods.iter().flat_map(|name| expand(name, !args.images.is_empty())) {
-        methods.push(match (MethodConfig::resolve(&name, file.as_deref())?, &model) {
+        let method = match (MethodConfig::resolve(&name, file.as_deref())?, &model) {
             (Some(config), Some(model)) => {
                 let method = Evaluated { model: model.clone(), config, source: source.clone() };
                 Method::on_pictures(&name, Arc::new(method))?
             }
             _ => Method::resolve(&name, file.as_deref())?,
-        });
+        };
+        if !methods.iter().any(|m: &Method| m.name == method.name) {
+            methods.push(method);
+        }
     }
     let mut protocols = Vec::new();
     for name in &args.protocols {
         match name.parse::<Protocol>() {
+            Ok(protocol) if protocols.iter().any(|p: &Protocol| p.name() == protocol.name()) => {}
             Ok(protocol) => protocols.push(protocol),
             Err(reason) => return usage(reason),
         }
@@ -255,18 +259,29 @@ fn expand(name: &str, pictures: bool) -> Vec<String> {
     names
 }
 
-/// `0-4,7` as numbers.
+/// More seeds than this are a slip.
+const MOST_SEEDS: usize = 100_000;
+
+/// `0-4,7` as numbers, each once.
 fn seeds(text: &str) -> Result<Vec<u64>, String> {
     let bad = || format!("seeds: expected numbers and ranges such as 0-4,7, got {text:?}");
     let number = |t: &str| t.trim().parse::<u64>().map_err(|_| bad());
     let mut seeds = Vec::new();
     for part in text.split(',') {
         match part.split_once('-') {
-            Some((from, to)) => seeds.extend(number(from)?..=number(to)?),
+            Some((from, to)) => {
+                let (from, to) = (number(from)?, number(to)?);
+                if to.saturating_sub(from) >= MOST_SEEDS as u64 {
+                    return Err(format!("seeds: expected at most {MOST_SEEDS}, got {part}"));
+                }
+                seeds.extend(from..=to);
+            }
             None => seeds.push(number(part)?),
         }
     }
-    if seeds.is_empty() || seeds.len() > 100_000 {
+    seeds.sort_unstable();
+    seeds.dedup();
+    if seeds.is_empty() || seeds.len() > MOST_SEEDS {
         return Err(bad());
     }
     Ok(seeds)

@@ -161,18 +161,18 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         hung_up: false,
     };
     let begun = Instant::now();
-    let code = if piped {
+    let answered = if piped {
         run.open_sink(Some(args.out.as_deref().unwrap_or(Path::new("-"))))?;
-        pipe::answer_lines(&mut run, args.normalize, &interrupt)?
+        pipe::answer_lines(&mut run, args.normalize, &interrupt)
     } else {
         let stream = Stream::open(&args, run.session.head())?;
         run.open_sink(args.out.as_deref())?;
-        stream.answer(&mut run, &args, &interrupt)?
+        stream.answer(&mut run, &args, &interrupt)
     };
     let seconds = begun.elapsed();
 
     // Both outputs are tried, so that a failure of one does not lose the other.
-    let sunk = run.sink.take().filter(|_| !run.hung_up).map_or(Ok(()), |sink| {
+    let sunk = run.sink.take().filter(|_| !run.hung_up && answered.is_ok()).map_or(Ok(()), |sink| {
         sink.commit().with_context(|| {
             format!("cannot write {}", args.out.as_deref().unwrap_or(Path::new("-")).display())
         })
@@ -180,6 +180,7 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     if let Some(path) = &args.save_state {
         run.session.state().save(output::target(path))?;
     }
+    let code = answered?;
     sunk?;
     if run.hung_up {
         return Ok(code);
@@ -364,7 +365,10 @@ impl Stream {
         if done < self.indices.len() && !(run.hung_up && args.save_state.is_none()) {
             let next = self.first + done;
             let advice = match &args.save_state {
-                Some(path) => format!("; go on with --load-state {} --rows {next}..", path.display()),
+                Some(path) => {
+                    let apart = if args.out.is_some() { " and another --out" } else { "" };
+                    format!("; go on with --load-state {} --rows {next}..{apart}", path.display())
+                }
                 None => String::new(),
             };
             eprintln!("warning: interrupted after {done} of {} rows{advice}", self.indices.len());

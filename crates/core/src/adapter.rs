@@ -19,6 +19,8 @@ pub struct Batch<'a> {
     pub zero_shot: ScoresRef<'a>,
     /// Summary (τ = 1) of each row of `zero_shot`.
     pub frozen: &'a [Summary],
+    /// exp(logit − best) of each row of `zero_shot`: its probabilities before they are normalised.
+    pub weights: ScoresRef<'a>,
     /// Rows that must not teach are `false`; `None` lets all teach.
     pub learn: Option<&'a [bool]>,
     /// Arrival times in seconds, for updates by time.
@@ -45,6 +47,7 @@ impl<'a> Batch<'a> {
             features: self.features.slice(rows.clone()),
             zero_shot: self.zero_shot.slice(rows.clone()),
             frozen: &self.frozen[rows.clone()],
+            weights: self.weights.slice(rows.clone()),
             learn: self.learn.map(|v| &v[rows.clone()]),
             times: self.times.map(|v| &v[rows.clone()]),
             views: self.views.map(|v| ViewsRef { offsets: &v.offsets[rows.start..rows.end + 1], ..v }),
@@ -244,7 +247,8 @@ impl Default for Vitals {
     }
 }
 
-/// A test-time adaptation method on features.
+/// A test-time adaptation method on features. What is given here suits a method that keeps nothing; one that learns
+/// says how, and brings `observe`, `reset`, `save`, `load` and `vitals` of its own.
 pub trait Adapter: Send + Sync {
     /// Name, paper, read-out order and the like.
     fn card(&self) -> &'static Card;
@@ -253,7 +257,9 @@ pub trait Adapter: Send + Sync {
     fn predict(&self, batch: &Batch<'_>) -> Result<Prediction>;
 
     /// Lets the batch teach: gate, accumulate, update. On an error nothing has changed.
-    fn observe(&mut self, batch: &Batch<'_>) -> Result<Observed>;
+    fn observe(&mut self, batch: &Batch<'_>) -> Result<Observed> {
+        Ok(Observed { admitted: vec![false; batch.rows()] })
+    }
 
     /// One step in the order the card declares. For [`Rows::Independent`] it equals stepping row by row.
     /// Override it to share work; the contract tests hold you to the same answers.
@@ -291,13 +297,17 @@ pub trait Adapter: Send + Sync {
     }
 
     /// Back to the start.
-    fn reset(&mut self);
+    fn reset(&mut self) {}
 
     /// Everything needed to continue bit for bit.
-    fn save(&self) -> State;
+    fn save(&self) -> State {
+        State::default()
+    }
 
     /// Continues from a saved state. On an error nothing has changed.
-    fn load(&mut self, state: &State) -> Result<()>;
+    fn load(&mut self, _state: &State) -> Result<()> {
+        Ok(())
+    }
 
     /// A compact copy to fall back to, accepted by [`load`](Adapter::load). It may round.
     fn checkpoint(&self) -> State {
@@ -305,7 +315,9 @@ pub trait Adapter: Send + Sync {
     }
 
     /// What can be said without labels.
-    fn vitals(&self) -> Vitals;
+    fn vitals(&self) -> Vitals {
+        Vitals::default()
+    }
 
     /// How far each class's prototype has moved, and its prior, for reports. Empty where it does not apply.
     fn per_class(&self) -> Vec<ClassDrift> {

@@ -51,32 +51,37 @@ impl Gate {
     /// A gate that has seen nothing.
     pub fn new(config: &GateConfig) -> Self {
         Self {
-            entropy: OrderedWindow::new(config.window),
-            margin: OrderedWindow::new(config.window),
+            entropy: OrderedWindow::new(config.window, config.keep),
+            margin: OrderedWindow::new(config.window, 1.0 - config.keep),
             config: config.clone(),
         }
     }
 
-    /// Whether a sample may teach; `strictness` multiplies the share kept (1 keeps the configured one).
-    pub fn admits(&self, sample: &Summary, strictness: f64) -> bool {
+    /// Whether a sample may teach.
+    pub fn admits(&self, sample: &Summary) -> bool {
         if !self.config.enabled {
             return true;
         }
         if self.entropy.len() < self.config.min_fill.max(1) {
             return false;
         }
-        let keep = self.config.keep * strictness;
-        let keep_margin =
-            if self.config.keep_margin > 0.0 { self.config.keep_margin * strictness } else { keep };
-        let entropy = self.entropy.quantile(keep).unwrap_or(f32::INFINITY);
-        let margin = self.margin.quantile(1.0 - keep_margin).unwrap_or(f32::NEG_INFINITY);
+        let entropy = self.entropy.quantile().unwrap_or(f32::INFINITY);
+        let margin = self.margin.quantile().unwrap_or(f32::NEG_INFINITY);
         sample.entropy <= entropy && sample.margin >= margin
     }
 
-    /// Takes a sample into the window, admitted or not.
-    pub fn push(&mut self, sample: &Summary) {
+    /// Takes a sample into the window, admitted or not. `strictness` multiplies the share kept of the coming
+    /// samples (1 keeps the configured one).
+    pub fn push(&mut self, sample: &Summary, strictness: f64) {
+        self.aim(strictness);
         self.entropy.push(sample.entropy);
         self.margin.push(sample.margin);
+    }
+
+    fn aim(&mut self, strictness: f64) {
+        let margin = if self.config.keep_margin > 0.0 { self.config.keep_margin } else { self.config.keep };
+        self.entropy.aim(self.config.keep * strictness);
+        self.margin.aim(1.0 - margin * strictness);
     }
 
     /// The margins in the window, oldest first.
@@ -89,7 +94,7 @@ impl Gate {
         state.put("gate.margin", &self.margin.values());
     }
 
-    pub(crate) fn load(&mut self, state: &State) -> Result<()> {
+    pub(crate) fn load(&mut self, state: &State, strictness: f64) -> Result<()> {
         let entropy = state.get::<f32>("gate.entropy")?;
         let margin = state.get_n::<f32>("gate.margin", entropy.len())?;
         if entropy.len() > self.config.window {
@@ -99,13 +104,15 @@ impl Gate {
                 entropy.len()
             )));
         }
-        self.entropy = OrderedWindow::from_values(self.config.window, entropy);
-        self.margin = OrderedWindow::from_values(self.config.window, margin);
+        *self = Self::new(&self.config);
+        self.aim(strictness);
+        entropy.iter().for_each(|&v| self.entropy.push(v));
+        margin.iter().for_each(|&v| self.margin.push(v));
         Ok(())
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        2 * self.config.window * 16
+        2 * self.config.window * 24
     }
 }
 
@@ -117,17 +124,18 @@ mod tests {
     fn keeps_the_confident_half() {
         let mut gate = Gate::new(&GateConfig { keep: 0.5, min_fill: 3, window: 4, ..Default::default() });
         let sample = |entropy, margin| Summary { entropy, margin, ..Default::default() };
-        assert!(!gate.admits(&sample(0.0, 9.0), 1.0), "nothing to compare with yet");
+        assert!(!gate.admits(&sample(0.0, 9.0)), "nothing to compare with yet");
         for v in [1.0, 2.0, 3.0] {
-            gate.push(&sample(v, 4.0 - v));
+            gate.push(&sample(v, 4.0 - v), 1.0);
         }
-        assert!(gate.admits(&sample(2.0, 2.0), 1.0), "exactly the median");
-        assert!(!gate.admits(&sample(2.1, 2.0), 1.0), "entropy too high");
-        assert!(!gate.admits(&sample(2.0, 1.9), 1.0), "margin too small");
-        assert!(!gate.admits(&sample(2.0, 2.0), 0.5), "stricter");
+        assert!(gate.admits(&sample(2.0, 2.0)), "exactly the median");
+        assert!(!gate.admits(&sample(2.1, 2.0)), "entropy too high");
+        assert!(!gate.admits(&sample(2.0, 1.9)), "margin too small");
+        gate.aim(0.5);
+        assert!(!gate.admits(&sample(2.0, 2.0)), "stricter");
         for _ in 0..4 {
-            gate.push(&sample(0.0, 9.0));
+            gate.push(&sample(0.0, 9.0), 1.0);
         }
-        assert!(!gate.admits(&sample(2.0, 2.0), 1.0), "old samples have left the window");
+        assert!(!gate.admits(&sample(2.0, 2.0)), "old samples have left the window");
     }
 }

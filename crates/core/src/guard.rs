@@ -6,6 +6,7 @@
 //! too, it answers zero-shot from then on. Both are visible in [`Health`](crate::Health).
 
 use std::collections::VecDeque;
+use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 
@@ -69,8 +70,12 @@ pub(crate) struct Seen {
 
 /// n·ln n in fixed point, so that a running sum is exact.
 fn n_log_n(n: u32) -> i64 {
-    let n = f64::from(n);
-    (n * n.max(1.0).ln() * (1u64 << 32) as f64).round() as i64
+    static SMALL: LazyLock<[i64; 1024]> = LazyLock::new(|| std::array::from_fn(|n| compute(n as u32)));
+    fn compute(n: u32) -> i64 {
+        let n = f64::from(n);
+        (n * n.max(1.0).ln() * (1u64 << 32) as f64).round() as i64
+    }
+    SMALL.get(n as usize).copied().unwrap_or_else(|| compute(n))
 }
 
 /// Histogram of labels in the window with its entropy kept up to date.

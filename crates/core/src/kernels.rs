@@ -375,7 +375,7 @@ pub(crate) fn max(values: &[f32]) -> f32 {
 ///
 /// Range reduction by powers of two and a polynomial of degree five (the coefficients of Cephes `expf`).
 #[inline(always)]
-pub(crate) fn exp(x: f32) -> f32 {
+pub fn exp(x: f32) -> f32 {
     // Adding 1.5·2^23 rounds to an integer that can be read from the low bits.
     const ROUND: f32 = 12_582_912.0;
     let clamped = if x > 88.0 { 88.0 } else { x };
@@ -422,7 +422,7 @@ pub(crate) fn ln(x: f32) -> f32 {
 /// Runs an element-wise pass with the widest vectors this CPU has. Mark the closure `#[inline(always)]`: it must
 /// become part of the function that was compiled for them.
 #[inline(always)]
-pub(crate) fn vectorised<R>(pass: impl FnMut() -> R) -> R {
+pub fn vectorised<R>(pass: impl FnMut() -> R) -> R {
     // Called as `FnMut`: the shim that calls such a closure as `FnOnce` would not be inlined.
     struct Pass<F>(F);
     impl<R, F: FnMut() -> R> WithSimd for Pass<F> {

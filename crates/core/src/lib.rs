@@ -30,7 +30,7 @@ pub mod features;
 pub mod gate;
 pub mod guard;
 pub mod head;
-mod kernels;
+pub mod kernels;
 pub mod methods;
 pub mod scores;
 pub mod session;

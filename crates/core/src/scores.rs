@@ -81,36 +81,110 @@ pub fn summary(row: &[f32], tau: f32) -> Summary {
     vectorised(
         #[inline(always)]
         || {
-            let (best, label, second) = best_two(row);
-            let mut sums = [0.0f32; LANES];
-            let mut moments = [0.0f32; LANES];
+            let top = best_two(row);
+            let mut sums = [[0.0f32; LANES]; 2];
             let (chunks, tail) = row.as_chunks::<LANES>();
             for chunk in chunks {
                 for i in 0..LANES {
-                    let x = tau * (chunk[i] - best);
-                    let e = exp(x);
-                    sums[i] += e;
-                    moments[i] += e * x;
+                    let x = tau * (chunk[i] - top.0);
+                    add(&mut sums, i, exp(x), x);
                 }
             }
             for (i, &value) in tail.iter().enumerate() {
-                let x = tau * (value - best);
-                let e = exp(x);
-                sums[i] += e;
-                moments[i] += e * x;
+                let x = tau * (value - top.0);
+                add(&mut sums, i, exp(x), x);
             }
-            let sum = sum_lanes(sums);
-            let log = sum.ln();
-            Summary {
-                label,
-                best,
-                prob: 1.0 / sum,
-                log_sum: tau * best + log,
-                entropy: (log - sum_lanes(moments) / sum).max(0.0),
-                margin: best - second,
-            }
+            Summary::of(top, tau, sums.map(sum_lanes))
         },
     )
+}
+
+/// Summary of a row at τ = 1; writes exp(logit − best) to `weights`.
+pub fn weigh(row: &[f32], weights: &mut [f32]) -> Summary {
+    vectorised(
+        #[inline(always)]
+        || {
+            let top = best_two(row);
+            let mut sums = [[0.0f32; LANES]; 2];
+            let (chunks, tail) = row.as_chunks::<LANES>();
+            let (outs, out_tail) = weights.as_chunks_mut::<LANES>();
+            for (chunk, out) in chunks.iter().zip(outs) {
+                for i in 0..LANES {
+                    let x = chunk[i] - top.0;
+                    out[i] = exp(x);
+                    add(&mut sums, i, out[i], x);
+                }
+            }
+            for (i, (&value, out)) in tail.iter().zip(out_tail).enumerate() {
+                let x = value - top.0;
+                *out = exp(x);
+                add(&mut sums, i, *out, x);
+            }
+            Summary::of(top, 1.0, sums.map(sum_lanes))
+        },
+    )
+}
+
+/// Summary at τ = 1 of a row whose weights exp(logit − origin) are known, but for some `listed` classes: these
+/// have weight 0 there, and their exp(logit − best) is written to `listed_weights`.
+pub(crate) fn summary_weighed(
+    row: &[f32],
+    weights: &[f32],
+    origin: f32,
+    listed: &[u32],
+    listed_weights: &mut Vec<f32>,
+) -> Summary {
+    listed_weights.clear();
+    vectorised(
+        #[inline(always)]
+        || {
+            let top = best_two(row);
+            let factor = exp(origin - top.0);
+            let mut sums = [[0.0f32; LANES]; 2];
+            let (chunks, tail) = row.as_chunks::<LANES>();
+            let (knowns, known_tail) = weights.as_chunks::<LANES>();
+            for (chunk, known) in chunks.iter().zip(knowns) {
+                for i in 0..LANES {
+                    add(&mut sums, i, factor * known[i], chunk[i] - top.0);
+                }
+            }
+            for (i, (&value, &known)) in tail.iter().zip(known_tail).enumerate() {
+                add(&mut sums, i, factor * known, value - top.0);
+            }
+            let mut sums = sums.map(sum_lanes);
+            listed_weights.extend(listed.iter().map(|&c| row[c as usize] - top.0));
+            for x in listed_weights.iter_mut() {
+                let logit = *x;
+                *x = exp(logit);
+                sums[0] += *x;
+                sums[1] += *x * logit;
+            }
+            Summary::of(top, 1.0, sums)
+        },
+    )
+}
+
+/// Adds a weight and its share of the mean logit to a lane.
+#[inline(always)]
+fn add(sums: &mut [[f32; LANES]; 2], lane: usize, weight: f32, logit: f32) {
+    sums[0][lane] += weight;
+    sums[1][lane] += weight * logit;
+}
+
+impl Summary {
+    /// From the best value, its index and the runner-up, and Σ w, Σ w log w with w = exp(τ (logit − best)).
+    #[inline(always)]
+    fn of((best, label, second): (f32, usize, f32), tau: f32, [sum, moment]: [f32; 2]) -> Self {
+        let log = sum.ln();
+        Self {
+            label,
+            best,
+            prob: 1.0 / sum,
+            log_sum: tau * best + log,
+            entropy: (log - moment / sum).max(0.0),
+            margin: best - second,
+        }
+    }
 }
 
 /// The largest value, its first index, and the largest among the others.

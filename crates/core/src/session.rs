@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::adapter::{Adapter, Batch, ClassDrift, Prediction, Rows, ViewsRef};
 use crate::guard::{Guard, Seen, Standing, Verdict};
-use crate::scores::{Summary, softmax, summary, top_k};
+use crate::scores::{Summary, softmax, top_k, weigh};
 use crate::state::{STATE_VERSION, first_difference};
 use crate::unknown::Unknown;
 use crate::{Config, Error, Features, Head, Result, Scores, State};
@@ -264,8 +264,8 @@ impl Session {
         self.check(&input)?;
         let mut step = self.empty_step();
         let zero_shot = self.head.zero_shot(features)?;
-        let frozen = summaries(&zero_shot);
-        let batch = self.batch(&input, &zero_shot, &frozen, None);
+        let (frozen, weights) = weigh_rows(&zero_shot);
+        let batch = self.batch(&input, &zero_shot, &frozen, &weights, None);
         step.prediction = match self.guard.standing() {
             Standing::ZeroShot => frozen_prediction(&batch),
             _ => self.adapter.predict(&batch)?,
@@ -552,7 +552,7 @@ impl Session {
             let end = rows.min(start + piece);
             let features = input.features.slice(start..end);
             let zero_shot = self.head.zero_shot(&features)?;
-            let frozen = summaries(&zero_shot);
+            let (frozen, weights) = weigh_rows(&zero_shot);
             let part = Input {
                 features: &features,
                 learn: input.learn.map(|v| &v[start..end]),
@@ -561,7 +561,7 @@ impl Session {
                 ..*input
             };
             let views = Views::of(&self.head, &part, &mut first_view)?;
-            let batch = self.batch(&part, &zero_shot, &frozen, views.as_ref());
+            let batch = self.batch(&part, &zero_shot, &frozen, &weights, views.as_ref());
             work(self, &batch)?;
             if input.keep_scores {
                 kept.append(&zero_shot);
@@ -576,6 +576,7 @@ impl Session {
         input: &Input<'a>,
         zero_shot: &'a Scores,
         frozen: &'a [Summary],
+        weights: &'a Scores,
         views: Option<&'a Views<'a>>,
     ) -> Batch<'a> {
         Batch {
@@ -583,6 +584,7 @@ impl Session {
             features: input.features.clone(),
             zero_shot: zero_shot.into(),
             frozen,
+            weights: weights.into(),
             learn: input.learn,
             times: input.times,
             views: views.map(|v| ViewsRef {
@@ -646,8 +648,11 @@ impl<'a> Views<'a> {
     }
 }
 
-fn summaries(scores: &Scores) -> Vec<Summary> {
-    (0..scores.rows()).map(|row| summary(scores.row(row), 1.0)).collect()
+/// Summary of each row, and exp(logit − best).
+fn weigh_rows(scores: &Scores) -> (Vec<Summary>, Scores) {
+    let mut weights = Scores::zeros(scores.rows(), scores.classes());
+    let summaries = (0..scores.rows()).map(|r| weigh(scores.row(r), weights.row_mut(r))).collect();
+    (summaries, weights)
 }
 
 /// The frozen model's answers in the shape of a prediction.

@@ -182,6 +182,10 @@ impl State {
         if other.is_empty() {
             return Ok(self.clone());
         }
+        if !self.has("evidence.seen") {
+            let method = self.metadata.get("method").map_or("this method", String::as_str);
+            return Err(Error::state(format!("{method} keeps no evidence that could be merged")));
+        }
         let mut merged = State { metadata: self.metadata.clone(), tensors: BTreeMap::new() };
         // Decayed sums are stored over one common scale; the merged ones have scale 1.
         let scale = |state: &State| state.scalar::<f64>("evidence.scale").unwrap_or(1.0);
@@ -208,8 +212,8 @@ impl State {
 
     /// Whether the state holds no evidence yet.
     pub fn is_empty(&self) -> bool {
-        self.get::<u64>("evidence.seen").is_ok_and(|n| n.iter().all(|&n| n == 0))
-            || !self.has("evidence.seen")
+        let none = |name: &str| self.get::<u64>(name).is_ok_and(|n| n.first() == Some(&0));
+        none("evidence.seen") || none("session.counts") || self.tensors.is_empty()
     }
 
     /// The bytes of a state file.
@@ -339,6 +343,12 @@ pub(crate) fn first_difference(ours: &str, theirs: &str) -> String {
 
 /// Writes aside, syncs, renames: a reader sees the old file or the whole new one, and an error leaves the old.
 pub fn write_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
+    // Renaming over a device, a pipe or a folder would do harm, and a link should keep pointing where it does.
+    if std::fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+        let what = std::io::Error::other("expected a regular file or nothing at that place");
+        return Err(Error::io("writing", path, what));
+    }
+    let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
     let folder = match path.parent() {
         Some(p) if !p.as_os_str().is_empty() => p,
         _ => Path::new("."),

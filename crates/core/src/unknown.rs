@@ -1,8 +1,9 @@
 //! Open-set rejection: samples that fit no class are reported as unknown and never teach.
 //!
 //! Both scores are log-odds or log-densities of the *frozen* model, so adaptation cannot talk itself into
-//! accepting strangers. A sample is unknown if `score < threshold + log-odds(share) − log-odds(share at start)`:
-//! where strangers have been common lately, less is needed to be one. The share adapts slowly.
+//! accepting strangers. A sample is unknown if `score < threshold + log-odds(share) − log-odds(share expected)`:
+//! where strangers have been common lately, less is needed to be one. The share adapts slowly, and moves the
+//! threshold by so much at most: it must not feed on its own verdicts.
 
 use serde::{Deserialize, Serialize};
 
@@ -36,7 +37,7 @@ pub struct UnknownConfig {
     pub quantile: f64,
     /// Number of recent samples the quantile is taken over.
     pub window: usize,
-    /// Share of unknown samples expected at the start.
+    /// Share of unknown samples expected, where the threshold is fixed; by quantile it is the quantile.
     pub share: f64,
     /// Half-life, in samples, of the running share of unknown samples.
     pub share_half_life: f64,
@@ -58,10 +59,19 @@ impl Default for UnknownConfig {
 /// The running share stays within these bounds, so that it can always move back.
 const SHARE_BOUNDS: (f64, f64) = (0.01, 0.9);
 
+/// The running share moves the threshold by at most so many nats.
+const MOST_SHIFT: f64 = 0.25;
+
 /// No sample is called unknown by a quantile while the window holds fewer.
 const MIN_FILL: usize = 30;
 
 impl UnknownConfig {
+    /// The share of unknown samples that leaves the threshold where it is.
+    fn expected(&self) -> f64 {
+        let share = if self.quantile > 0.0 { self.quantile } else { self.share };
+        share.clamp(SHARE_BOUNDS.0, SHARE_BOUNDS.1)
+    }
+
     pub(crate) fn check(&self) -> Result<()> {
         in_range("unknown.quantile", self.quantile, 0.0..=1.0)?;
         in_range("unknown.share", self.share, SHARE_BOUNDS.0..=SHARE_BOUNDS.1)?;
@@ -93,7 +103,11 @@ pub struct Unknown {
 impl Unknown {
     pub(crate) fn new(config: &UnknownConfig) -> Self {
         let window = if config.score == UnknownScore::Off { 0 } else { config.window };
-        Self { scores: OrderedWindow::new(window), share: config.share, config: config.clone() }
+        Self {
+            scores: OrderedWindow::new(window, config.quantile),
+            share: config.share,
+            config: config.clone(),
+        }
     }
 
     /// Whether it judges at all.
@@ -120,7 +134,7 @@ impl Unknown {
             return false;
         }
         let threshold = if self.config.quantile > 0.0 {
-            match self.scores.quantile(self.config.quantile) {
+            match self.scores.quantile() {
                 Some(t) if self.scores.len() >= MIN_FILL => t as f64,
                 _ => return false,
             }
@@ -129,7 +143,8 @@ impl Unknown {
         } else {
             self.config.threshold
         };
-        self.score(frozen) < threshold + log_odds(self.share) - log_odds(self.config.share)
+        let shift = log_odds(self.share) - log_odds(self.config.expected());
+        self.score(frozen) < threshold + shift.clamp(-MOST_SHIFT, MOST_SHIFT)
     }
 
     /// Judges a sample and takes it in.
@@ -159,7 +174,7 @@ impl Unknown {
             if scores.len() > self.config.window {
                 return Err(Error::state("unknown.scores: more values than the window holds"));
             }
-            fresh.scores = OrderedWindow::from_values(self.config.window, scores);
+            fresh.scores = OrderedWindow::from_values(self.config.window, self.config.quantile, scores);
             fresh.share = state.scalar::<f64>("unknown.share")?.clamp(SHARE_BOUNDS.0, SHARE_BOUNDS.1);
         }
         *self = fresh;
@@ -190,7 +205,8 @@ mod tests {
             unknown.judge(&sample(0.1));
         }
         assert!(unknown.share() > 0.8);
-        assert!(unknown.is_unknown(&sample(0.8)), "where strangers are common, less is needed");
+        assert!(unknown.is_unknown(&sample(0.55)), "where strangers are common, less is needed");
+        assert!(!unknown.is_unknown(&sample(0.6)), "but not much less");
     }
 
     #[test]
@@ -204,6 +220,18 @@ mod tests {
         let mut unknown = Unknown::new(&config);
         let n = (0..1000).filter(|i| unknown.judge(&sample((i * 37 % 100) as f32 / 100.0))).count();
         assert!((60..=110).contains(&n), "{n}");
+    }
+
+    #[test]
+    fn a_share_asked_for_is_about_the_share_rejected() {
+        for quantile in [0.05, 0.2, 0.5] {
+            let config = UnknownConfig { score: UnknownScore::MaxSoftmax, quantile, ..Default::default() };
+            let mut unknown = Unknown::new(&config);
+            let n = 20_000;
+            let rejected = (0..n).filter(|i| unknown.judge(&sample((i * 37 % 97) as f32 / 97.0))).count();
+            let share = rejected as f64 / n as f64;
+            assert!((share / quantile - 1.0).abs() < 0.25, "{quantile}: {share}");
+        }
     }
 
     #[test]

@@ -1,31 +1,40 @@
-//! Sliding windows that answer order statistics: exact quantiles in O(log W) per sample.
+//! Sliding windows that hold a quantile: exact, O(log W) per sample.
 
-/// The last `capacity` values, with their order. A treap over the ring's slots; its shape depends on the slots
-/// alone, so a window rebuilt from its values behaves the same.
+/// The last `capacity` values, split at the rank of a quantile: the smaller ones in a heap with the largest of them
+/// on top, the others in a heap with the smallest on top. The quantile lies between the two tops.
 #[derive(Clone, Debug)]
 pub(crate) struct OrderedWindow {
     values: Vec<f32>,
     capacity: usize,
     /// The slot that the next value takes once the ring is full.
     next: usize,
-    left: Vec<u32>,
-    right: Vec<u32>,
-    size: Vec<u32>,
-    root: u32,
+    quantile: f64,
+    /// Keys are inverted in `low`, so that both heaps have the smallest key on top.
+    low: Heap,
+    high: Heap,
+    /// Where each slot is: its index in `low`, or in `high` behind [`HIGH`].
+    places: Vec<u32>,
 }
 
-const NONE: u32 = u32::MAX;
+const HIGH: u32 = 1 << 31;
+
+/// Slots by key, the smallest on top. `mark` is what its indices carry in `places`.
+#[derive(Clone, Debug)]
+struct Heap {
+    entries: Vec<(i32, u32)>,
+    mark: u32,
+}
 
 impl OrderedWindow {
-    pub(crate) fn new(capacity: usize) -> Self {
+    pub(crate) fn new(capacity: usize, quantile: f64) -> Self {
         Self {
             values: Vec::with_capacity(capacity),
             capacity,
             next: 0,
-            left: vec![NONE; capacity],
-            right: vec![NONE; capacity],
-            size: vec![0; capacity],
-            root: NONE,
+            quantile: quantile.clamp(0.0, 1.0),
+            low: Heap { entries: Vec::with_capacity(capacity), mark: 0 },
+            high: Heap { entries: Vec::with_capacity(capacity), mark: HIGH },
+            places: vec![0; capacity],
         }
     }
 
@@ -40,8 +49,8 @@ impl OrderedWindow {
     }
 
     /// A window holding these values, oldest first.
-    pub(crate) fn from_values(capacity: usize, values: &[f32]) -> Self {
-        let mut window = Self::new(capacity);
+    pub(crate) fn from_values(capacity: usize, quantile: f64, values: &[f32]) -> Self {
+        let mut window = Self::new(capacity, quantile);
         for &value in values {
             window.push(value);
         }
@@ -50,143 +59,139 @@ impl OrderedWindow {
 
     /// Takes in a value; the oldest leaves when the window is full.
     pub(crate) fn push(&mut self, value: f32) {
-        let slot = if self.values.len() < self.capacity {
+        let key = order(value);
+        if self.values.len() < self.capacity {
+            let slot = self.values.len() as u32;
             self.values.push(value);
-            self.values.len() - 1
+            self.high.push((key, slot), &mut self.places);
         } else {
             let slot = self.next;
             self.next = (self.next + 1) % self.capacity;
-            self.root = self.remove(self.root, (self.values[slot], slot as u32));
             self.values[slot] = value;
-            slot
-        } as u32;
-        self.left[slot as usize] = NONE;
-        self.right[slot as usize] = NONE;
-        self.size[slot as usize] = 1;
-        self.root = self.insert(self.root, slot);
-    }
-
-    /// The `q`-quantile with linear interpolation between neighbours (NumPy's default); `None` when empty.
-    pub(crate) fn quantile(&self, q: f64) -> Option<f32> {
-        let n = self.values.len();
-        if n == 0 {
-            return None;
-        }
-        let position = q.clamp(0.0, 1.0) * (n - 1) as f64;
-        let below = position.floor() as usize;
-        let low = self.kth(below);
-        let fraction = position - below as f64;
-        if fraction == 0.0 {
-            return Some(low);
-        }
-        let high = self.kth(below + 1);
-        Some((low as f64 + (high as f64 - low as f64) * fraction) as f32)
-    }
-
-    fn kth(&self, mut k: usize) -> f32 {
-        let mut node = self.root;
-        loop {
-            let left = self.left[node as usize];
-            let smaller = self.count(left) as usize;
-            match k.cmp(&smaller) {
-                std::cmp::Ordering::Less => node = left,
-                std::cmp::Ordering::Equal => return self.values[node as usize],
-                std::cmp::Ordering::Greater => {
-                    k -= smaller + 1;
-                    node = self.right[node as usize];
-                }
+            let place = self.places[slot];
+            if place & HIGH == 0 {
+                self.low.replace(place as usize, (!key, slot as u32), &mut self.places);
+            } else {
+                self.high.replace((place & !HIGH) as usize, (key, slot as u32), &mut self.places);
             }
         }
-    }
-
-    fn count(&self, node: u32) -> u32 {
-        if node == NONE { 0 } else { self.size[node as usize] }
-    }
-
-    fn resize(&mut self, node: u32) {
-        let (l, r) = (self.left[node as usize], self.right[node as usize]);
-        self.size[node as usize] = 1 + self.count(l) + self.count(r);
-    }
-
-    /// Heap order of the treap: a fixed scramble of the slot number.
-    fn priority(node: u32) -> u32 {
-        (node ^ 0x9e37_79b9).wrapping_mul(0x85eb_ca6b).rotate_left(13).wrapping_mul(0xc2b2_ae35)
-    }
-
-    fn before(&self, a: (f32, u32), b: (f32, u32)) -> bool {
-        a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)).is_lt()
-    }
-
-    fn key(&self, node: u32) -> (f32, u32) {
-        (self.values[node as usize], node)
-    }
-
-    fn insert(&mut self, tree: u32, node: u32) -> u32 {
-        if tree == NONE {
-            return node;
+        // At most the new value is on the wrong side, and then it is on top.
+        if let (Some(&(low, a)), Some(&(high, b))) = (self.low.entries.first(), self.high.entries.first())
+            && !low > high
+        {
+            self.low.replace(0, (!high, b), &mut self.places);
+            self.high.replace(0, (!low, a), &mut self.places);
         }
-        if Self::priority(node) > Self::priority(tree) {
-            let (l, r) = self.split(tree, self.key(node));
-            self.left[node as usize] = l;
-            self.right[node as usize] = r;
-            self.resize(node);
-            return node;
+        self.balance();
+    }
+
+    /// Holds another quantile from now on.
+    pub(crate) fn aim(&mut self, quantile: f64) {
+        let quantile = quantile.clamp(0.0, 1.0);
+        if quantile != self.quantile {
+            self.quantile = quantile;
+            self.balance();
         }
-        if self.before(self.key(node), self.key(tree)) {
-            self.left[tree as usize] = self.insert(self.left[tree as usize], node);
+    }
+
+    /// The quantile with linear interpolation between neighbours (NumPy's default); `None` when empty.
+    pub(crate) fn quantile(&self) -> Option<f32> {
+        let low = self.slot_value(&self.low)?;
+        let fraction = self.position().fract();
+        match self.slot_value(&self.high) {
+            Some(high) if fraction > 0.0 => Some((low as f64 + (high as f64 - low as f64) * fraction) as f32),
+            _ => Some(low),
+        }
+    }
+
+    fn slot_value(&self, heap: &Heap) -> Option<f32> {
+        heap.entries.first().map(|&(_, slot)| self.values[slot as usize])
+    }
+
+    /// The quantile's place among the sorted values.
+    fn position(&self) -> f64 {
+        self.quantile * (self.values.len().max(1) - 1) as f64
+    }
+
+    /// Moves values across until the split is at the quantile's rank.
+    fn balance(&mut self) {
+        let wanted = (self.position() as usize + 1).min(self.values.len());
+        while self.low.entries.len() < wanted {
+            let (key, slot) = self.high.pop(&mut self.places);
+            self.low.push((!key, slot), &mut self.places);
+        }
+        while self.low.entries.len() > wanted {
+            let (key, slot) = self.low.pop(&mut self.places);
+            self.high.push((!key, slot), &mut self.places);
+        }
+    }
+}
+
+/// An integer in the order of the values (that of `f32::total_cmp`).
+fn order(value: f32) -> i32 {
+    let bits = value.to_bits() as i32;
+    bits ^ ((bits >> 31) as u32 >> 1) as i32
+}
+
+impl Heap {
+    fn push(&mut self, entry: (i32, u32), places: &mut [u32]) {
+        self.entries.push(entry);
+        self.rise(self.entries.len() - 1, entry, places);
+    }
+
+    /// Takes the top off a heap that is not empty.
+    fn pop(&mut self, places: &mut [u32]) -> (i32, u32) {
+        let last = self.entries.len() - 1;
+        let top = self.entries[0];
+        let entry = self.entries[last];
+        self.entries.truncate(last);
+        if last > 0 {
+            self.sink(0, entry, places);
+        }
+        top
+    }
+
+    fn replace(&mut self, index: usize, entry: (i32, u32), places: &mut [u32]) {
+        if index > 0 && entry.0 < self.entries[(index - 1) / 2].0 {
+            self.rise(index, entry, places);
         } else {
-            self.right[tree as usize] = self.insert(self.right[tree as usize], node);
-        }
-        self.size[tree as usize] += 1;
-        tree
-    }
-
-    fn split(&mut self, tree: u32, key: (f32, u32)) -> (u32, u32) {
-        if tree == NONE {
-            return (NONE, NONE);
-        }
-        let parts = if self.before(self.key(tree), key) {
-            let (l, r) = self.split(self.right[tree as usize], key);
-            self.right[tree as usize] = l;
-            (tree, r)
-        } else {
-            let (l, r) = self.split(self.left[tree as usize], key);
-            self.left[tree as usize] = r;
-            (l, tree)
-        };
-        self.resize(tree);
-        parts
-    }
-
-    fn merge(&mut self, l: u32, r: u32) -> u32 {
-        if l == NONE {
-            return r;
-        }
-        if r == NONE {
-            return l;
-        }
-        if Self::priority(l) > Self::priority(r) {
-            self.right[l as usize] = self.merge(self.right[l as usize], r);
-            self.resize(l);
-            l
-        } else {
-            self.left[r as usize] = self.merge(l, self.left[r as usize]);
-            self.resize(r);
-            r
+            self.sink(index, entry, places);
         }
     }
 
-    fn remove(&mut self, tree: u32, key: (f32, u32)) -> u32 {
-        if tree == key.1 {
-            return self.merge(self.left[tree as usize], self.right[tree as usize]);
+    fn rise(&mut self, mut index: usize, entry: (i32, u32), places: &mut [u32]) {
+        while index > 0 {
+            let parent = (index - 1) / 2;
+            if self.entries[parent].0 <= entry.0 {
+                break;
+            }
+            self.put(index, self.entries[parent], places);
+            index = parent;
         }
-        if self.before(key, self.key(tree)) {
-            self.left[tree as usize] = self.remove(self.left[tree as usize], key);
-        } else {
-            self.right[tree as usize] = self.remove(self.right[tree as usize], key);
+        self.put(index, entry, places);
+    }
+
+    fn sink(&mut self, mut index: usize, entry: (i32, u32), places: &mut [u32]) {
+        loop {
+            let left = 2 * index + 1;
+            let Some(pair) = self.entries.get(left..) else { break };
+            let child = match pair {
+                [] => break,
+                [l, r, ..] if r.0 < l.0 => left + 1,
+                _ => left,
+            };
+            if self.entries[child].0 >= entry.0 {
+                break;
+            }
+            self.put(index, self.entries[child], places);
+            index = child;
         }
-        self.size[tree as usize] -= 1;
-        tree
+        self.put(index, entry, places);
+    }
+
+    fn put(&mut self, index: usize, entry: (i32, u32), places: &mut [u32]) {
+        self.entries[index] = entry;
+        places[entry.1 as usize] = index as u32 | self.mark;
     }
 }
 
@@ -207,16 +212,18 @@ mod tests {
     proptest! {
         #[test]
         fn quantiles_equal_a_sort(values in prop::collection::vec(-5i32..5, 1..200), capacity in 1usize..40, q in 0.0f64..1.0) {
-            let mut window = OrderedWindow::new(capacity);
+            let mut window = OrderedWindow::new(capacity, 0.5);
             let values: Vec<f32> = values.into_iter().map(|v| v as f32 / 3.0).collect();
             for (i, &v) in values.iter().enumerate() {
                 window.push(v);
+                let q = if i % 3 == 0 { q } else { 1.0 - q };
+                window.aim(q);
                 let recent = &values[(i + 1).saturating_sub(capacity)..=i];
                 prop_assert_eq!(window.values(), recent);
-                prop_assert_eq!(window.quantile(q).unwrap(), plain_quantile(recent, q));
+                prop_assert_eq!(window.quantile().unwrap(), plain_quantile(recent, q));
             }
-            let rebuilt = OrderedWindow::from_values(capacity, &window.values());
-            prop_assert_eq!(rebuilt.quantile(q), window.quantile(q));
+            let rebuilt = OrderedWindow::from_values(capacity, window.quantile, &window.values());
+            prop_assert_eq!(rebuilt.quantile(), window.quantile());
         }
     }
 }

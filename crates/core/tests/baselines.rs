@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use safetensors::{Dtype, SafeTensors};
 use ultta::adapter::{Adapter, Batch, Prediction, Readout, Rows, ViewsRef};
-use ultta::scores::{Summary, softmax, summary};
+use ultta::scores::{Summary, softmax, weigh};
 use ultta::state::Tensor;
 use ultta::{Config, Features, Head, Input, Scores, Session, State};
 
@@ -32,6 +32,7 @@ struct Block {
     features: Features<'static>,
     zero_shot: Scores,
     frozen: Vec<Summary>,
+    weights: Scores,
     views: Features<'static>,
     view_scores: Scores,
     offsets: Vec<usize>,
@@ -40,10 +41,19 @@ struct Block {
 impl Block {
     fn new(head: &Head, features: Features<'static>, views: Features<'static>) -> Self {
         let zero_shot = head.zero_shot(&features).unwrap();
-        let frozen = (0..zero_shot.rows()).map(|r| summary(zero_shot.row(r), 1.0)).collect();
+        let mut weights = Scores::zeros(zero_shot.rows(), zero_shot.classes());
+        let frozen = (0..zero_shot.rows()).map(|r| weigh(zero_shot.row(r), weights.row_mut(r))).collect();
         let each = views.rows() / features.rows().max(1);
         let offsets = (0..=features.rows()).map(|r| r * each).collect();
-        Self { view_scores: head.zero_shot(&views).unwrap(), zero_shot, frozen, features, views, offsets }
+        Self {
+            view_scores: head.zero_shot(&views).unwrap(),
+            zero_shot,
+            frozen,
+            weights,
+            features,
+            views,
+            offsets,
+        }
     }
 
     fn batch(&self) -> Batch<'_> {
@@ -52,6 +62,7 @@ impl Block {
             features: self.features.slice(0..self.features.rows()),
             zero_shot: (&self.zero_shot).into(),
             frozen: &self.frozen,
+            weights: (&self.weights).into(),
             learn: None,
             times: None,
             views: (self.views.rows() > 0).then_some(ViewsRef {

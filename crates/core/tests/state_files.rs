@@ -589,3 +589,20 @@ fn a_head_file_must_hold_a_head() {
     assert!(error.contains("no tensor named `prototypes`") && error.contains("features"), "{error}");
     assert!(SafeTensors::deserialize(&std::fs::read(&path).unwrap()).is_ok());
 }
+
+#[cfg(unix)]
+#[test]
+fn writing_replaces_files_and_follows_links_but_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, link) = (folder.path().join("file"), folder.path().join("link"));
+    std::fs::write(&file, b"old").unwrap();
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    write_atomically(&link, b"new").unwrap();
+    assert_eq!(std::fs::read(&file).unwrap(), b"new");
+    assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
+    for other in [Path::new("/dev/null"), folder.path()] {
+        let error = write_atomically(other, b"new").unwrap_err().to_string();
+        assert!(error.contains("regular file"), "{error}");
+        assert!(!std::fs::metadata(other).unwrap().is_file());
+    }
+}

@@ -4,10 +4,7 @@ use std::io::Cursor;
 
 use image::metadata::Orientation;
 use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader};
-use zune_jpeg::JpegDecoder;
-use zune_jpeg::zune_core::bytestream::ZCursor;
-use zune_jpeg::zune_core::colorspace::ColorSpace;
-use zune_jpeg::zune_core::options::DecoderOptions;
+use libjpeg_turbo_rs::PixelFormat;
 
 use crate::{Error, Result};
 
@@ -131,29 +128,20 @@ fn jpeg(bytes: &[u8]) -> Result<Picture> {
     if !is_whole(bytes) {
         return Err(bad("the file is truncated".into()));
     }
-    let options =
-        DecoderOptions::default().set_strict_mode(false).set_max_width(65_535).set_max_height(65_535);
-    let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);
-    decoder.decode_headers().map_err(|e| bad(e.to_string()))?;
-    let space = match decoder.input_colorspace() {
-        Some(ColorSpace::CMYK | ColorSpace::YCCK) => ColorSpace::CMYK,
-        Some(ColorSpace::Luma) => ColorSpace::Luma,
-        _ => ColorSpace::RGB,
-    };
-    decoder.set_options(options.jpeg_set_out_colorspace(space));
-    let data = decoder.decode().map_err(|e| bad(e.to_string()))?;
-    let info = decoder.info().ok_or_else(|| bad("no header".into()))?;
-    let (width, height) = (info.width as usize, info.height as usize);
-    let rgb = match space {
-        ColorSpace::Luma => data.iter().flat_map(|&v| [v; 3]).collect(),
+    let image = libjpeg_turbo_rs::decompress(bytes).map_err(|e| bad(e.to_string()))?;
+    let (width, height) = (image.width, image.height);
+    let rgb = match image.pixel_format {
+        PixelFormat::Rgb => image.data,
+        PixelFormat::Grayscale => image.data.iter().flat_map(|&v| [v; 3]).collect(),
         // Stored inverted, as Adobe does: ink times black.
-        ColorSpace::CMYK => data
+        PixelFormat::Cmyk => image
+            .data
             .as_chunks::<4>()
             .0
             .iter()
             .flat_map(|&[c, m, y, k]| [c, m, y].map(|ink| multiply(ink, k)))
             .collect(),
-        _ => data,
+        other => return Err(bad(format!("expected grey, RGB or CMYK, got {other:?}"))),
     };
     if rgb.len() != width * height * 3 {
         return Err(bad(format!("expected {} values, got {}", width * height * 3, rgb.len())));

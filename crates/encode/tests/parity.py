@@ -193,7 +193,6 @@ def photographs():
                   f"above 2: {max(v[2] for v in values):.2%} of a picture's values at most", flush=True)
             if key[1] == "larger" and top[0] > 2:
                 wrong.append(top[:2])
-        # Known: JPEGs with 4:2:0 chroma, which the decoder rounds twice where libjpeg rounds once.
         assert not wrong, f"more than two grey levels from Pillow: {wrong}"
 
 

@@ -47,6 +47,9 @@ impl Dataset {
                 pack.dim()
             )));
         }
+        if pack.rows() == 0 {
+            return Err(bad("features: expected at least 1 row, got 0".into()));
+        }
         if pack.labels().is_none() {
             return Err(bad("no labels: an evaluation needs a tensor `labels`, one per row".into()));
         }

@@ -83,6 +83,11 @@ impl Method {
         }
         let guarded = table.contains_key("guard");
         if let Some(Value::Table(methods)) = table.get_mut("method") {
+            let known = |name: &str| ultta::methods::cards().iter().any(|card| card.name == name);
+            if let Some(name) = methods.keys().find(|name| !known(name)) {
+                let reason = format!("there is no method {name:?} (see `ultta methods`)");
+                return Err(Error::Config { key: format!("method.{name}"), reason });
+            }
             methods.retain(|name, _| *name == key);
             if methods.is_empty() {
                 table.remove("method");
@@ -275,11 +280,12 @@ impl Plan {
     fn run_or_reuse(&self, job: &Job<'_>, worker: usize, progress: &dyn Progress) -> Result<(Run, bool)> {
         let folder = job.folder(&self.out);
         let stream = job.protocol.stream(&job.packs, &job.others, job.seed)?;
-        let config = job.config_text(&stream);
+        let config = job.config_text(&stream)?;
         if let Some(run) = finished(&folder, &config) {
             progress.finished(worker, job, false);
             return Ok((run, false));
         }
+        check_same_packs(&folder, &config)?;
         progress.started(worker, job, stream.samples.len());
         let (summary, windows, timing) = job.run(&stream, |n| {
             progress.advanced(worker, n);
@@ -294,7 +300,23 @@ impl Plan {
 /// A run that is there, whole, and made under the same configuration.
 fn finished(folder: &Path, config: &str) -> Option<Run> {
     let there = std::fs::read_to_string(folder.join("config.toml")).ok()?;
-    (folder.join("done").is_file() && there == config).then(|| read_run(folder).ok())?
+    if !folder.join("done").is_file() || there != config || read_windows(folder).is_err() {
+        return None;
+    }
+    read_run(folder).ok()
+}
+
+/// A run of other packs under the same name is not replaced.
+fn check_same_packs(folder: &Path, config: &str) -> Result<()> {
+    let packs = |text: &str| -> Option<Value> {
+        text.parse::<Table>().ok()?.get("run")?.as_table()?.get("packs").cloned()
+    };
+    let there = std::fs::read_to_string(folder.join("config.toml")).ok().and_then(|text| packs(&text));
+    if there.is_some() && there != packs(config) {
+        let reason = "holds a run of other features under the same name; choose another --out, or remove it";
+        return Err(Error::Format { reason: reason.into(), path: folder.to_owned() });
+    }
+    Ok(())
 }
 
 /// Reads a run folder.
@@ -386,7 +408,11 @@ mod erased {
 impl Job<'_> {
     /// Where the run goes.
     pub fn folder(&self, out: &Path) -> PathBuf {
-        let plain = |name: &str| name.replace([':', '\\'], "-");
+        // A name may hold folders, but none that lead out of this one.
+        let plain = |name: &str| -> PathBuf {
+            let name = name.replace([':', '\\'], "-");
+            name.split('/').filter(|part| !matches!(*part, "" | "." | "..")).collect()
+        };
         out.join(plain(self.protocol.name()))
             .join(plain(&self.dataset))
             .join(plain(&self.method.name))
@@ -394,7 +420,7 @@ impl Job<'_> {
     }
 
     /// Everything that decides what comes out.
-    fn config_text(&self, stream: &Stream) -> String {
+    fn config_text(&self, stream: &Stream) -> Result<String> {
         let mut run = Table::new();
         run.insert("dataset".into(), self.dataset.clone().into());
         run.insert("method".into(), self.method.name.clone().into());
@@ -404,10 +430,19 @@ impl Job<'_> {
         run.insert("version".into(), env!("CARGO_PKG_VERSION").into());
         let digests: Vec<Value> = self.packs.iter().map(|d| d.head.digest().into()).collect();
         run.insert("heads".into(), digests.into());
-        let rows: Vec<Value> = self.packs.iter().map(|d| (d.pack.rows() as i64).into()).collect();
-        run.insert("rows".into(), rows.into());
+        let packs = |packs: &[&Dataset]| -> Result<Value> {
+            packs
+                .iter()
+                .map(|d| Ok(Value::from(d.pack.digest()?)))
+                .collect::<Result<Vec<_>>>()
+                .map(Value::from)
+        };
+        run.insert("packs".into(), packs(&self.packs)?);
+        if self.protocol.open > 0.0 {
+            run.insert("strangers".into(), packs(&self.others)?);
+        }
         if let Some(pack) = self.in_distribution {
-            run.insert("in_distribution_rows".into(), (pack.rows() as i64).into());
+            run.insert("in_distribution".into(), pack.digest()?.into());
         }
         let mut table = Table::new();
         table.insert("run".into(), run.into());
@@ -415,7 +450,11 @@ impl Job<'_> {
             Some(method) => method.settings(),
             None => self.method.for_stream(stream.samples.len()).to_toml(),
         };
-        format!("{}\n{settings}", toml::to_string(&table).expect("plain values"))
+        Ok(format!(
+            "{}
+{settings}",
+            toml::to_string(&table).expect("plain values")
+        ))
     }
 
     /// Runs the stream. `advanced` is told of every block and says whether to go on.

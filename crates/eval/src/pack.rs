@@ -122,6 +122,24 @@ impl Pack {
         &self.metadata
     }
 
+    /// A fingerprint of labels and rows; of many rows, some. Tells packs apart, is no seal.
+    pub fn digest(&self) -> Result<String> {
+        const SAMPLED: usize = 64;
+        let mut hash = 0xcbf2_9ce4_8422_2325u64;
+        let mut take = |value: u64| {
+            for byte in value.to_le_bytes() {
+                hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+            }
+        };
+        take(self.rows() as u64);
+        self.labels().unwrap_or(&[]).iter().for_each(|&label| take(label as u64));
+        for row in (0..self.rows()).step_by(self.rows().div_ceil(SAMPLED).max(1)) {
+            let row = self.read(row..row + 1, true)?;
+            row.data().iter().for_each(|v| take(u64::from(v.to_bits())));
+        }
+        Ok(format!("{hash:016x}"))
+    }
+
     /// Reads some consecutive rows. With `normalize`, rows of any norm but zero are accepted.
     pub fn read(&self, rows: Range<usize>, normalize: bool) -> Result<Features<'static>> {
         match &self.source {

@@ -204,7 +204,7 @@ impl Suite {
         Ok(found)
     }
 
-    /// Runs methods over a dataset in the file's own order, domain after domain; `None` if it is absent.
+    /// Runs methods over each pack of a dataset in the file's own order; `None` if it is absent.
     fn runs(
         &self,
         entry: &Entry,
@@ -221,6 +221,9 @@ impl Suite {
             datasets.push(Dataset::open(features, head)?);
         }
         name_all(&mut datasets)?;
+        for dataset in &mut datasets {
+            dataset.name = format!("{}/{}", entry.folder, dataset.name);
+        }
         let protocol: Protocol = protocol.parse().expect("a protocol of this crate");
         let plan = Plan {
             datasets,

@@ -13,6 +13,7 @@ use ultta::Error;
 use ultta_eval::dataset::{self, Dataset};
 use ultta_eval::driver::{Job, Method, Outcome, Plan, Progress};
 use ultta_eval::metrics::{Detection, Ece, Edges, Gather, adaptive_ece, aurc};
+use ultta_eval::pack::Pack;
 use ultta_eval::protocol::Protocol;
 use ultta_eval::summary::cells;
 
@@ -142,6 +143,7 @@ pub fn _evaluate(
     py: Python<'_>,
     packs: Vec<(PathBuf, PathBuf)>,
     strangers: Vec<(PathBuf, PathBuf)>,
+    in_distribution: Option<PathBuf>,
     methods: Vec<String>,
     protocols: Vec<String>,
     seeds: Vec<u64>,
@@ -159,7 +161,7 @@ pub fn _evaluate(
     let plan = Plan {
         datasets: open(&packs).map_err(raise)?,
         strangers: open(&strangers).map_err(raise)?,
-        in_distribution: None,
+        in_distribution: in_distribution.map(|path| Pack::open(&path, None)).transpose().map_err(raise)?,
         methods: methods
             .iter()
             .map(|name| Method::resolve(name, config.as_deref()))

@@ -96,6 +96,20 @@ def test_an_evaluation_of_files_and_frames(stream: Stream, tmp_path: Path) -> No
     assert any(kept == pytest.approx(timing, rel=1e-12) for timing in timings)  # not run again
 
 
+def test_a_pack_in_distribution_is_told_from_the_stream(stream: Stream, tmp_path: Path) -> None:
+    # The anchors themselves are answered more surely than any sample.
+    np.save(tmp_path / "known.npy", np.asarray(stream.head.prototypes))
+    found = ultta.evaluate(
+        (stream.features, stream.labels, stream.head), methods=["zero-shot"], in_distribution=tmp_path / "known.npy"
+    )
+    told = found["runs"][0]["open"]
+    assert told["strangers"] == len(stream.features) and told["zero_shot_max_softmax"]["auroc"] > 0.9
+    with pytest.raises(OSError, match="nowhere"):
+        ultta.evaluate(
+            (stream.features, stream.labels, stream.head), in_distribution=tmp_path / "nowhere.npy"
+        )
+
+
 def test_bad_plans_are_named(stream: Stream, tmp_path: Path) -> None:
     pack = (stream.features, stream.labels, stream.head)
     for options, words in [

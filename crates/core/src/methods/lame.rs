@@ -14,9 +14,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::math;
-use crate::adapter::{Adapter, Batch, Card, Observed, Prediction, Readout, Rows, Vitals};
+use crate::adapter::{Adapter, Batch, Card, Prediction, Readout, Rows};
 use crate::config::in_range;
-use crate::{Features, Head, Result, Scores, State, kernels};
+use crate::{Features, Head, Result, Scores, kernels};
 
 /// Keeps log p finite, as published.
 const EPSILON: f64 = 1e-10;
@@ -125,23 +125,5 @@ impl Adapter for Lame {
         let mut scores = Scores::zeros(batch.rows(), batch.zero_shot.classes());
         math::logits_of(&self.solve(batch), scores.data_mut());
         Ok(Prediction::from_scores(scores))
-    }
-
-    fn observe(&mut self, batch: &Batch<'_>) -> Result<Observed> {
-        Ok(Observed { admitted: vec![false; batch.rows()] })
-    }
-
-    fn reset(&mut self) {}
-
-    fn save(&self) -> State {
-        State::default()
-    }
-
-    fn load(&mut self, _state: &State) -> Result<()> {
-        Ok(())
-    }
-
-    fn vitals(&self) -> Vitals {
-        Vitals::default()
     }
 }

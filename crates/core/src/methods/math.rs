@@ -125,36 +125,71 @@ fn exp(x: f64) -> f64 {
     if x < -700.0 { 0.0 } else { p * power }
 }
 
+/// Rows that a pass over a matrix works on at once: their sums do not wait for each other.
+const TOGETHER: usize = 4;
+
 /// ⟨row, z⟩ for every row of a matrix.
 pub(crate) fn dots(rows: &[f64], z: &[f32], scale: f64) -> Vec<f64> {
+    let mut out = Vec::with_capacity(rows.len() / z.len());
     vectorised(
         #[inline(always)]
-        || rows.chunks(z.len()).map(|row| scale * dot_lanes(row, z)).collect(),
-    )
+        || {
+            let mut four = rows.chunks_exact(TOGETHER * z.len());
+            for rows in four.by_ref() {
+                let row = |r: usize| &rows[r * z.len()..][..z.len()];
+                let heads: [_; TOGETHER] = std::array::from_fn(|r| row(r).as_chunks::<LANES>());
+                let mut lanes = [[0.0f64; LANES]; TOGETHER];
+                let (chunks, tail) = z.as_chunks::<LANES>();
+                for (k, chunk) in chunks.iter().enumerate() {
+                    for (lanes, head) in lanes.iter_mut().zip(&heads) {
+                        for i in 0..LANES {
+                            lanes[i] += head.0[k][i] * chunk[i] as f64;
+                        }
+                    }
+                }
+                for (lanes, head) in lanes.iter_mut().zip(&heads) {
+                    for (i, (a, &z)) in head.1.iter().zip(tail).enumerate() {
+                        lanes[i] += a * z as f64;
+                    }
+                }
+                out.extend(lanes.map(|lanes| scale * lanes.iter().sum::<f64>()));
+            }
+            out.extend(four.remainder().chunks(z.len()).map(|row| scale * dot_lanes(row, z)));
+        },
+    );
+    out
 }
 
 /// `row += weights[row] · z` for every row of a matrix, each row then scaled to unit length.
 pub(crate) fn step_rows(rows: &mut [f64], weights: &[f64], z: &[f32]) {
+    let dim = z.len();
     vectorised(
         #[inline(always)]
         || {
-            for (row, &weight) in rows.chunks_mut(z.len()).zip(weights) {
-                let mut lanes = [0.0f64; LANES];
-                let (chunks, tail) = row.as_chunks_mut::<LANES>();
-                let (z, z_tail) = z.as_chunks::<LANES>();
-                for (chunk, z) in chunks.iter_mut().zip(z) {
-                    for i in 0..LANES {
-                        chunk[i] += weight * z[i] as f64;
-                        lanes[i] += chunk[i] * chunk[i];
+            for (rows, weights) in rows.chunks_mut(TOGETHER * dim).zip(weights.chunks(TOGETHER)) {
+                let mut lanes = [[0.0f64; LANES]; TOGETHER];
+                let (chunks, tail) = z.as_chunks::<LANES>();
+                for (k, chunk) in chunks.iter().enumerate() {
+                    for (r, (lanes, &weight)) in lanes.iter_mut().zip(weights).enumerate() {
+                        let place = &mut rows[r * dim + k * LANES..][..LANES];
+                        for i in 0..LANES {
+                            place[i] += weight * chunk[i] as f64;
+                            lanes[i] += place[i] * place[i];
+                        }
                     }
                 }
-                for (i, (v, &z)) in tail.iter_mut().zip(z_tail).enumerate() {
-                    *v += weight * z as f64;
-                    lanes[i] += *v * *v;
+                for (r, (lanes, &weight)) in lanes.iter_mut().zip(weights).enumerate() {
+                    let place = &mut rows[r * dim + chunks.len() * LANES..][..tail.len()];
+                    for (i, (v, &z)) in place.iter_mut().zip(tail).enumerate() {
+                        *v += weight * z as f64;
+                        lanes[i] += *v * *v;
+                    }
                 }
-                let square: f64 = lanes.iter().sum();
-                let scale = if square > 0.0 { 1.0 / square.sqrt() } else { 1.0 };
-                row.iter_mut().for_each(|v| *v *= scale);
+                for (row, lanes) in rows.chunks_mut(dim).zip(lanes) {
+                    let square: f64 = lanes.iter().sum();
+                    let scale = if square > 0.0 { 1.0 / square.sqrt() } else { 1.0 };
+                    row.iter_mut().for_each(|v| *v *= scale);
+                }
             }
         },
     );

@@ -21,10 +21,10 @@ use serde::{Deserialize, Serialize};
 
 use super::lame::nearest_rows;
 use super::math;
-use crate::adapter::{Adapter, Batch, Card, Observed, Prediction, Readout, Rows, Vitals};
+use crate::adapter::{Adapter, Batch, Card, Prediction, Readout, Rows};
 use crate::config::in_range;
 use crate::kernels::vectorised;
-use crate::{Head, Result, Scores, State};
+use crate::{Head, Result, Scores};
 
 /// Temperature of the Gaussian term.
 const GAUSSIAN_TEMPERATURE: f64 = 50.0;
@@ -288,23 +288,5 @@ impl Adapter for Stata {
         let mut scores = Scores::zeros(batch.rows(), self.head.n_classes());
         math::logits_of(&self.solve(batch), scores.data_mut());
         Ok(Prediction::from_scores(scores))
-    }
-
-    fn observe(&mut self, batch: &Batch<'_>) -> Result<Observed> {
-        Ok(Observed { admitted: vec![false; batch.rows()] })
-    }
-
-    fn reset(&mut self) {}
-
-    fn save(&self) -> State {
-        State::default()
-    }
-
-    fn load(&mut self, _state: &State) -> Result<()> {
-        Ok(())
-    }
-
-    fn vitals(&self) -> Vitals {
-        Vitals::default()
     }
 }

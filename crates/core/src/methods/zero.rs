@@ -15,10 +15,10 @@ use serde::{Deserialize, Serialize};
 
 use super::math;
 use super::views::views_by_entropy;
-use crate::adapter::{Adapter, Batch, Card, Observed, Prediction, Readout, Rows, Vitals};
+use crate::adapter::{Adapter, Batch, Card, Prediction, Readout, Rows};
 use crate::config::in_range;
 use crate::scores::softmax;
-use crate::{Head, Result, Scores, State};
+use crate::{Head, Result, Scores};
 
 /// Weight of the frozen posterior that keeps shares of votes above zero.
 const FLOOR: f64 = 1e-3;
@@ -114,23 +114,5 @@ impl Adapter for Zero {
             math::logits_of(&self.vote(batch, row), scores.row_mut(row));
         }
         Ok(Prediction::from_scores(scores))
-    }
-
-    fn observe(&mut self, batch: &Batch<'_>) -> Result<Observed> {
-        Ok(Observed { admitted: vec![false; batch.rows()] })
-    }
-
-    fn reset(&mut self) {}
-
-    fn save(&self) -> State {
-        State::default()
-    }
-
-    fn load(&mut self, _state: &State) -> Result<()> {
-        Ok(())
-    }
-
-    fn vitals(&self) -> Vitals {
-        Vitals::default()
     }
 }

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::adapter::{Adapter, Batch, Card, Observed, Prediction, Readout, Rows, Vitals};
-use crate::{Head, Result, State};
+use crate::adapter::{Adapter, Batch, Card, Prediction, Readout, Rows};
+use crate::{Head, Result};
 
 /// Zero-shot has no settings.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -58,25 +58,7 @@ impl Adapter for ZeroShot {
         })
     }
 
-    fn observe(&mut self, batch: &Batch<'_>) -> Result<Observed> {
-        Ok(Observed { admitted: vec![false; batch.rows()] })
-    }
-
     fn step(&mut self, batch: &Batch<'_>) -> Result<Prediction> {
         self.predict(batch)
-    }
-
-    fn reset(&mut self) {}
-
-    fn save(&self) -> State {
-        State::default()
-    }
-
-    fn load(&mut self, _state: &State) -> Result<()> {
-        Ok(())
-    }
-
-    fn vitals(&self) -> Vitals {
-        Vitals::default()
     }
 }

@@ -1,7 +1,7 @@
 //! Element-wise passes: exponentials, activations, layer norms, softmax. Written as plain loops over lanes that the
 //! compiler turns into vectors; [`vectorised`] compiles them for the CPU at hand.
 
-use pulp::{Arch, Simd, WithSimd};
+pub(crate) use ultta::kernels::{exp, vectorised};
 
 /// Number of partial sums in a pass.
 const LANES: usize = 16;
@@ -57,28 +57,6 @@ fn each(values: &mut [f32], function: impl Fn(f32) -> f32) {
     for x in tail {
         *x = function(*x);
     }
-}
-
-/// eˣ, relative error below 3e-7; the argument is clamped to ±87.
-///
-/// Range reduction by powers of two and a polynomial of degree five (the coefficients of Cephes `expf`).
-#[inline(always)]
-pub(crate) fn exp(x: f32) -> f32 {
-    // Adding 1.5·2^23 rounds to an integer that can be read from the low bits.
-    const ROUND: f32 = 12_582_912.0;
-    let x = if x > 87.0 { 87.0 } else { x };
-    let x = if x < -87.0 { -87.0 } else { x };
-    let shifted = x * std::f32::consts::LOG2_E + ROUND;
-    let n = shifted - ROUND;
-    let r = (x - n * 0.693_359_4) - n * -2.121_944_4e-4;
-    let mut p = 1.987_569_2e-4;
-    p = p * r + 1.398_199_9e-3;
-    p = p * r + 8.333_452e-3;
-    p = p * r + 4.166_579_6e-2;
-    p = p * r + 1.666_666_5e-1;
-    p = p * r + 0.5;
-    let p = p * r * r + r + 1.0;
-    p * f32::from_bits((shifted.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127)) << 23)
 }
 
 /// Φ(x), absolute error below 2e-7 (Abramowitz and Stegun, 7.1.26).
@@ -149,23 +127,6 @@ fn sum(values: &[f32], term: impl Fn(f32) -> f32) -> f32 {
         lanes[i] += term(value);
     }
     lanes.iter().sum()
-}
-
-/// Runs a pass with the widest vectors this CPU has. Mark the closure `#[inline(always)]`: it must become part of
-/// the function that was compiled for them.
-#[inline(always)]
-pub(crate) fn vectorised<R>(pass: impl FnMut() -> R) -> R {
-    // Called as `FnMut`: the shim that calls such a closure as `FnOnce` would not be inlined.
-    struct Pass<F>(F);
-    impl<R, F: FnMut() -> R> WithSimd for Pass<F> {
-        type Output = R;
-
-        #[inline(always)]
-        fn with_simd<S: Simd>(mut self, _simd: S) -> R {
-            (self.0)()
-        }
-    }
-    Arch::new().dispatch(Pass(pass))
 }
 
 #[cfg(test)]

@@ -57,6 +57,7 @@ def evaluate(
     seeds: int | Iterable[int] = (0,),
     *,
     strangers: Sequence[tuple[_Path, _Path]] = (),
+    in_distribution: _Path | None = None,
     config: str | None = None,
     out: _Path | None = None,
     jobs: int | None = None,
@@ -66,7 +67,8 @@ def evaluate(
 
     ``packs``: folders that hold packs, pairs of files (features with labels, head), or arrays (features, labels,
     head). ``config`` is TOML with a ``[method.NAME]`` per method. Runs are kept in ``out`` and not made twice;
-    without it nothing is kept. Every run is, in plain words::
+    without it nothing is kept. ``in_distribution`` is a features file that detection metrics (AUROC, …) tell from each
+    stream. Every run is, in plain words::
 
         session = ultta.Session(head, method)
         for block in blocks_of(protocol, features, labels, seed):
@@ -95,6 +97,7 @@ def evaluate(
         text = _ultta._evaluate(
             files,
             list(strangers),
+            in_distribution,
             names,
             orders,
             numbers,

@@ -296,6 +296,7 @@ def _find_packs(folder: _Path) -> list[tuple[str, str]]: ...
 def _evaluate(
     packs: Sequence[tuple[_Path, _Path]],
     strangers: Sequence[tuple[_Path, _Path]],
+    in_distribution: _Path | None,
     methods: Sequence[str],
     protocols: Sequence[str],
     seeds: Sequence[int],

@@ -12,10 +12,11 @@
 //! are added in chunks and, once there are many, from every few samples; Σ is factorised when it has changed;
 //! a class is folded again (Σ⁻¹ m_c) when its own evidence has changed.
 
+use faer::dyn_stack::{MemBuffer, MemStack};
+use faer::linalg::cholesky::llt::factor::{cholesky_in_place, cholesky_in_place_scratch};
 use faer::linalg::matmul::triangular::{BlockStructure, matmul};
-use faer::linalg::solvers::Llt;
 use faer::reborrow::ReborrowMut;
-use faer::{Accum, Mat, MatMut, MatRef, Par, Side};
+use faer::{Accum, Mat, MatMut, MatRef, Par};
 
 use super::config::PrototypesConfig;
 use super::prior::{checked_counts, checked_sums};
@@ -281,28 +282,33 @@ impl Evidence {
         let true_n = self.n * self.scale;
         let shrink = self.config.covariance_shrink.max(dim as f64 / (dim as f64 + true_n));
         let scale = (1.0 - shrink) / variance;
-        let mut sigma = Mat::<f32>::zeros(dim, dim);
+        let mut sigma = vec![0.0f32; dim * dim];
         for column in 0..dim {
             let pull = mean[column] * scale;
-            let from = &self.second[column * dim..(column + 1) * dim];
-            let into = sigma.col_as_slice_mut(column);
+            let from = &self.second[column * dim..][column..dim];
+            let into = &mut sigma[column * dim..][column..dim];
             vectorised(
                 #[inline(always)]
                 || {
-                    for ((i, f), m) in into.iter_mut().zip(from).zip(&mean).skip(column) {
+                    for ((i, f), m) in into.iter_mut().zip(from).zip(&mean[column..]) {
                         *i = (f * (scale / n) - m * pull) as f32;
                     }
                 },
             );
-            into[column] += shrink as f32;
+            into[0] += shrink as f32;
         }
-        let factor = Llt::new(sigma.as_ref(), Side::Lower).ok()?;
-        let mut lower = vec![0.0f32; dim * dim];
-        for column in 0..dim {
-            lower[column * dim + column..(column + 1) * dim]
-                .copy_from_slice(&factor.L().col(column).try_as_col_major()?.as_slice()[column..]);
-        }
-        Some(lower)
+        // The lower triangle becomes the factor, the upper one is used as scratch.
+        let mut scratch = MemBuffer::new(cholesky_in_place_scratch::<f32>(dim, Par::Seq, Default::default()));
+        cholesky_in_place(
+            MatMut::from_column_major_slice_mut(&mut sigma, dim, dim),
+            Default::default(),
+            Par::Seq,
+            MemStack::new(&mut scratch),
+            Default::default(),
+        )
+        .ok()?;
+        (0..dim).for_each(|column| sigma[column * dim..][..column].fill(0.0));
+        Some(sigma)
     }
 
     /// Σ⁻¹ m_c and the bias of these classes.

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use crate::adapter::{Adapter, Answer, Batch, Card, ClassDrift, Observed, Prediction, Readout, Rows, Vitals};
 use crate::gate::Gate;
 use crate::kernels::{LANES, exp, indices_above, sum_lanes, vectorised};
-use crate::scores::{Summary, softmax, summary};
+use crate::scores::{Summary, softmax, summary, summary_weighed, weigh};
 use crate::{Error, Head, Result, Scores, State};
 
 mod config;
@@ -81,8 +81,9 @@ pub struct UlTta {
     labels: VecDeque<u32>,
     image: ImageBranch,
     tau_pred: f64,
-    /// The temperature that matches the frozen posterior, and the one that is emitted.
+    /// The temperature that matches the frozen posterior, the one chosen without labels, and the one emitted.
     tau_match: f64,
+    tau_free: f64,
     tau_cal: f64,
     /// Samples that may teach, and those that did.
     seen: u64,
@@ -116,8 +117,8 @@ struct ImageBranch {
 /// Buffers for one sample, reused.
 #[derive(Clone, Debug, Default)]
 struct Work {
-    /// exp(frozen logit − best).
-    text: Vec<f32>,
+    /// Adapted weights of the classes that are no candidates.
+    weights: Vec<f32>,
     prior: PriorWork,
     log_prior: Vec<f32>,
     candidates: Vec<u32>,
@@ -125,6 +126,8 @@ struct Work {
     candidate_text: Vec<f32>,
     candidate_prior: Vec<f32>,
     posterior: Vec<f32>,
+    /// Classes that the sample teaches, and how much of it each gets.
+    shares: Vec<(u32, f32)>,
 }
 
 /// One sample as it comes in: features, frozen logits with their summary, and s⟨z, t_c⟩ where prototypes move.
@@ -132,13 +135,21 @@ struct Work {
 struct Shown<'a> {
     z: &'a [f32],
     text: &'a [f32],
+    /// exp(frozen logit − best).
+    weights: &'a [f32],
     frozen: &'a Summary,
     moved: Option<&'a [f32]>,
 }
 
 impl<'a> Shown<'a> {
     fn of(batch: &'a Batch<'_>, row: usize, moved: Option<&'a [f32]>) -> Self {
-        Self { z: batch.features.row(row), text: batch.zero_shot.row(row), frozen: &batch.frozen[row], moved }
+        Self {
+            z: batch.features.row(row),
+            text: batch.zero_shot.row(row),
+            weights: batch.weights.row(row),
+            frozen: &batch.frozen[row],
+            moved,
+        }
     }
 }
 
@@ -181,6 +192,7 @@ impl UlTta {
             image: ImageBranch::default(),
             tau_pred: 1.0,
             tau_match: 1.0,
+            tau_free: 1.0,
             tau_cal: 1.0,
             seen: 0,
             admitted: 0,
@@ -211,21 +223,12 @@ impl UlTta {
         scores: &mut [f32],
         calibrated: Option<&mut [f32]>,
     ) -> Answered {
-        let Shown { z, text, frozen, moved } = shown;
+        let Shown { z, text, weights, frozen, moved } = shown;
         let classes = text.len();
         let base = moved.unwrap_or(text);
-        work.text.resize(classes, 0.0);
         work.log_prior.resize(classes, 0.0);
-        vectorised(
-            #[inline(always)]
-            || {
-                for (e, &t) in work.text.iter_mut().zip(text) {
-                    *e = exp(t - frozen.best);
-                }
-            },
-        );
         let text_sum = exp(frozen.log_sum - frozen.best);
-        self.prior.log_ratios(&work.text, text_sum, &mut work.prior, &mut work.log_prior);
+        self.prior.log_ratios(weights, text_sum, &mut work.prior, &mut work.log_prior);
 
         // Image scores, only where they can matter: the other classes take the lowest of them.
         choose_candidates(base, frozen, moved.is_some(), &self.config.prototypes, &mut work.candidates);
@@ -263,11 +266,28 @@ impl UlTta {
                 scores[c as usize] += tau_pred * weight * v;
             }
         }
-        let summary = summary(scores, 1.0);
-        work.posterior.clear();
-        // Relative to the best logit: at large logit scales the log-sum has few digits left behind the point.
-        work.posterior
-            .extend(work.candidates.iter().map(|&c| summary.prob * exp(scores[c as usize] - summary.best)));
+        // Where only prior and image evidence adapt, the weights follow from the frozen ones by a product each.
+        let ratios = self.prior.mix(&work.prior).filter(|_| tau_pred == 1.0 && moved.is_none());
+        let summary = if let Some(ratios) = ratios {
+            work.weights.resize(classes, 0.0);
+            vectorised(
+                #[inline(always)]
+                || {
+                    for ((o, &w), &m) in work.weights.iter_mut().zip(weights).zip(ratios) {
+                        *o = w * m;
+                    }
+                },
+            );
+            work.candidates.iter().for_each(|&c| work.weights[c as usize] = 0.0);
+            summary_weighed(scores, &work.weights, frozen.best, &work.candidates, &mut work.posterior)
+        } else {
+            let summary = summary(scores, 1.0);
+            // Relative to the best logit: at large logit scales the log-sum has few digits left behind the point.
+            work.posterior.clear();
+            work.posterior.extend(work.candidates.iter().map(|&c| exp(scores[c as usize] - summary.best)));
+            summary
+        };
+        work.posterior.iter_mut().for_each(|p| *p *= summary.prob);
         let prob = self.calibrated_prob(scores, base, &summary, work, calibrated);
 
         // What the fits will need of this sample.
@@ -276,7 +296,7 @@ impl UlTta {
         work.candidate_prior.clear();
         work.candidate_prior.extend(work.candidates.iter().map(|&c| work.log_prior[c as usize]));
         let rest = (classes - work.candidates.len()) as f32;
-        let listed: f32 = work.candidates.iter().map(|&c| work.text[c as usize]).sum();
+        let listed: f32 = work.candidates.iter().map(|&c| weights[c as usize]).sum();
         let listed_posterior: f32 = work.posterior.iter().sum();
         let listed_prior: f32 = work.candidate_prior.iter().map(|&p| exp(p)).sum();
         let log_rest = |mass: f32| if rest > 0.0 { mass.max(rest * 1e-9).ln() } else { -80.0 };
@@ -349,7 +369,7 @@ impl UlTta {
 
     /// Whether the gate lets a sample teach.
     fn admits(&self, sample: &Summary) -> bool {
-        self.seen >= self.config.gate.warm_up && self.gate.admits(sample, self.strictness().gate)
+        self.seen >= self.config.gate.warm_up && self.gate.admits(sample)
     }
 
     /// Lets an answered sample teach: gate, accumulate, update. `true` if it was admitted and updated the head.
@@ -366,9 +386,6 @@ impl UlTta {
 
         // gate
         let admitted = may_learn && self.admits(&answered.summary);
-        if may_learn {
-            self.gate.push(&answered.summary);
-        }
 
         // accumulate
         if may_learn {
@@ -381,6 +398,9 @@ impl UlTta {
         if admitted {
             self.accumulate(batch, row, scores, &answered, work);
             self.admitted += 1;
+        }
+        if may_learn {
+            self.gate.push(&answered.summary, self.strictness().gate);
         }
         answered.one.teaches = f32::from(u8::from(may_learn));
         answered.one.admitted = f32::from(u8::from(admitted));
@@ -435,7 +455,8 @@ impl UlTta {
     ) {
         let z = batch.features.row(row);
         let least = self.config.min_responsibility as f32;
-        let mut shares: Vec<(u32, f32)> = Vec::new();
+        let shares = &mut work.shares;
+        shares.clear();
         match self.view_responsibilities(batch, row) {
             Some(mean) => {
                 shares.extend(mean.iter().enumerate().map(|(c, &r)| (c as u32, r)).filter(|s| s.1 > least))
@@ -443,7 +464,7 @@ impl UlTta {
             None => match self.config.responsibilities {
                 Responsibilities::Text => {
                     let sum = exp(batch.frozen[row].log_sum - batch.frozen[row].best);
-                    each_above(&work.text, least * sum, |c, e| shares.push((c as u32, e / sum)));
+                    each_above(batch.weights.row(row), least * sum, |c, e| shares.push((c as u32, e / sum)));
                 }
                 Responsibilities::Fused => {
                     // Relative to the best fused logit, which may lie beyond the range of exp.
@@ -465,7 +486,7 @@ impl UlTta {
                 }
             },
         }
-        for (c, r) in shares {
+        for &(c, r) in &*shares {
             self.prior.count(c as usize, r as f64);
             match &mut self.prototypes {
                 Prototypes::Evidence(evidence) => evidence.teach(c as usize, r as f64, z),
@@ -496,8 +517,10 @@ impl UlTta {
                     let z = views.features.row(view);
                     let moved = self.moved(z);
                     let mut scores = vec![0.0; classes];
-                    let frozen = summary(text, 1.0);
-                    let shown = Shown { z, text, frozen: &frozen, moved: moved.as_deref() };
+                    let mut weights = vec![0.0; classes];
+                    let frozen = weigh(text, &mut weights);
+                    let shown =
+                        Shown { z, text, weights: &weights, frozen: &frozen, moved: moved.as_deref() };
                     self.answer(shown, &mut work, &mut scores, None);
                     if rule == Responsibilities::Fused {
                         scores.iter_mut().zip(&work.log_prior).for_each(|(s, p)| *s -= p);
@@ -599,10 +622,10 @@ impl UlTta {
     /// τ_cal without labels. Fused evidence double-counts, so first the temperature that matches the frozen
     /// posterior under the prior of the time, applied only in part: where the answers got better, they may be
     /// surer. Then, if the answers' margins tell of a higher accuracy than the confidence, most of the way there.
-    /// Labels, once there are any, take over.
+    /// Labels, where there are any, correct it.
     fn fit_tau_cal(&mut self) {
         let t = &self.config.temperature;
-        if self.labelled.len() > 0 || t.cal == CalRule::Fixed {
+        if t.cal == CalRule::Fixed {
             return;
         }
         let lines =
@@ -634,7 +657,7 @@ impl UlTta {
         let mut emitted = base;
         if t.cal_margin > 0.0 && accuracy > 0.5 && accuracy > now {
             let wanted = now + t.cal_margin * (accuracy - now);
-            emitted = self.tau_cal.clamp(base, t.cal_max);
+            emitted = self.tau_free.clamp(base, t.cal_max);
             // Confidence grows with τ and flattens out: Newton steps on it, never more than a third at once.
             for _ in 0..8 {
                 let (at, slope) = confidence(emitted);
@@ -647,10 +670,14 @@ impl UlTta {
                 }
             }
         }
-        (self.tau_match, self.tau_cal) = (matched, emitted);
+        (self.tau_match, self.tau_free, self.tau_cal) = (matched, emitted, emitted);
+        if self.labelled.len() > 0 {
+            self.fit_tau_cal_to_labels();
+        }
     }
 
-    /// τ_cal from delayed labels: negative log-likelihood with a prior that holds log τ at 0.
+    /// τ_cal from delayed labels: negative log-likelihood over a factor on the temperature chosen without labels,
+    /// with a prior that holds the factor at 1.
     fn fit_tau_cal_to_labels(&mut self) {
         let t = &self.config.temperature;
         let strength = self.config.feedback.prior_strength;
@@ -675,7 +702,7 @@ impl UlTta {
                     slope += m.mean - line.x[entry] as f64;
                     curvature += m.variance;
                 }
-                let log = tau.ln();
+                let log = (tau / self.tau_free).ln();
                 slope += strength * log / tau;
                 curvature += strength * ((1.0 - log) / (tau * tau)).max(0.0);
                 (slope / count, curvature / count)
@@ -984,8 +1011,12 @@ impl Adapter for UlTta {
         let Some(sample) = self.recent.find(id).filter(|s| s.id >= oldest) else {
             return Err(Error::Forgotten { id, remembered });
         };
-        // Labels arrive in any order; one that is known already says nothing new.
-        if self.labelled.newest(LABELLED).any(|s| s.id == id) {
+        // Labels arrive in any order; one that is known already counts once, and may be put right.
+        let known = self.labelled.newest(LABELLED).position(|s| s.id == id);
+        if let Some(age) = known {
+            let place = self.labels.len() - 1 - age;
+            self.labels[place] = label as u32;
+            self.fit_tau_cal_to_labels();
             return Ok(true);
         }
         if self.labels.len() == LABELLED {
@@ -1022,7 +1053,7 @@ impl Adapter for UlTta {
         state.put("local.labelled.labels", &self.labels.iter().copied().collect::<Vec<_>>());
         let ImageBranch { scale, foretold, trust } = self.image;
         state.put("local.image", &[scale, foretold, trust]);
-        state.put("local.temperatures", &[self.tau_pred, self.tau_match, self.tau_cal]);
+        state.put("local.temperatures", &[self.tau_pred, self.tau_match, self.tau_cal, self.tau_free]);
         state.put("local.movement", &[self.movement.0, self.movement.1]);
         state.put("local.updated_at", &self.updated_at.map_or(vec![], |t| vec![t]));
         state.put("local.since", &[self.since_update, self.recent_since as u64]);
@@ -1120,7 +1151,7 @@ impl UlTta {
 
     fn load_local(&mut self, state: &State) -> Result<()> {
         let classes = self.head.n_classes();
-        self.gate.load(state)?;
+        self.gate.load(state, self.strictness().gate)?;
         self.prior.load_local(&mut self.work.prior, state)?;
         match &mut self.prototypes {
             Prototypes::Evidence(evidence) => evidence.load_local(state)?,
@@ -1140,8 +1171,8 @@ impl UlTta {
         let &[scale, foretold, trust] = state.get::<f64>("local.image")? else {
             return Err(Error::state("local.image: expected 3 values"));
         };
-        let &[tau_pred, tau_match, tau_cal] = state.get::<f64>("local.temperatures")? else {
-            return Err(Error::state("local.temperatures: expected 3 values"));
+        let &[tau_pred, tau_match, tau_cal, tau_free] = state.get::<f64>("local.temperatures")? else {
+            return Err(Error::state("local.temperatures: expected 4 values"));
         };
         let (p, t) = (&self.config.prototypes, &self.config.temperature);
         // All start at 1, whatever the bounds.
@@ -1151,12 +1182,14 @@ impl UlTta {
             && foretold <= 1.0
             && within(tau_pred, t.min, t.max)
             && within(tau_match, t.cal_min, t.cal_max)
-            && within(tau_cal, t.cal_min, t.cal_max);
+            && within(tau_cal, t.cal_min, t.cal_max)
+            && within(tau_free, t.cal_min, t.cal_max);
         if !sound {
             return Err(Error::state("local.temperatures or local.image: a value out of range"));
         }
         self.image = ImageBranch { scale, foretold, trust };
-        (self.tau_pred, self.tau_match, self.tau_cal) = (tau_pred, tau_match, tau_cal);
+        (self.tau_pred, self.tau_match) = (tau_pred, tau_match);
+        (self.tau_cal, self.tau_free) = (tau_cal, tau_free);
         let movement = prior::checked_counts("local.movement", state, 2)?;
         self.movement = (movement[0], movement[1]);
         self.updated_at = state.get::<f64>("local.updated_at")?.first().copied();

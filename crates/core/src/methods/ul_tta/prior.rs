@@ -173,6 +173,11 @@ impl Prior {
         }
     }
 
+    /// C π_c of the sample that `log_ratios` was last called for, where it is at hand.
+    pub(super) fn mix<'a>(&self, work: &'a PriorWork) -> Option<&'a [f32]> {
+        (!self.experts.is_empty()).then_some(&work.mix)
+    }
+
     /// An expert's ratios: `scale · (count + spread)`, smoothed by γ, behind the dead zone.
     fn ratios<'a>(&self, expert: &'a Expert) -> Ratios<'a> {
         let all = expert.gamma + expert.total;
