@@ -226,7 +226,8 @@ fn classify_file(client: &Client, path: &str, file: &PathBuf, normalize: bool) -
     }
     for start in (0..n).step_by(BLOCK) {
         let rows = start..n.min(start + BLOCK);
-        let mut block = json!({"features": rows.clone().map(|row| body.features.row(row)).collect::<Vec<_>>()});
+        let mut block =
+            json!({"features": rows.clone().map(|row| body.features.row(row)).collect::<Vec<_>>()});
         if let Some(learn) = &body.learn {
             block["learn"] = json!(learn[rows.clone()]);
         }

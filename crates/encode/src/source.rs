@@ -24,7 +24,11 @@ pub struct Item {
 #[derive(Clone, Debug, PartialEq)]
 enum Place {
     File(PathBuf),
-    Archive { path: Arc<PathBuf>, start: u64, len: u64 },
+    Archive {
+        path: Arc<PathBuf>,
+        start: u64,
+        len: u64,
+    },
     /// Pictures may be here, but cannot be found: why.
     Broken(String),
 }

@@ -84,7 +84,8 @@ pub fn table_of(out: &Path) -> PathBuf {
 
 /// Refuses an output that would not be a features file, or whose table would replace a file of someone else.
 pub fn check_out(out: &Path) -> Result<()> {
-    let refuse = |reason: &str, path: &Path| Err(Error::names("out", format!("{reason} ({})", path.display())));
+    let refuse =
+        |reason: &str, path: &Path| Err(Error::names("out", format!("{reason} ({})", path.display())));
     if out.extension().is_none_or(|ending| ending != "safetensors") {
         return refuse("expected a name that ends in .safetensors", out);
     }
