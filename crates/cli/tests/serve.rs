@@ -355,7 +355,7 @@ fn a_posted_picture_has_the_answer_of_the_command_line() {
     Simulator::new(&config).unwrap().head().save(&head).unwrap();
     let output = Command::new(ULTTA)
         .args(["classify", "--json", "-q", "--top", "2", "--model"])
-        .args([&model, Path::new("--head"), &head, &picture])
+        .args([model.as_path(), Path::new("--head"), &head, &picture])
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -364,7 +364,7 @@ fn a_posted_picture_has_the_answer_of_the_command_line() {
     let post = |server: &Server| -> Value {
         let url = format!("http://{}/v1/streams/default/pictures?top=2", server.address);
         let request = server.agent.post(url).header("content-type", "image/png");
-        request.send(std::fs::read(&picture).unwrap()).unwrap().body_mut().read_json().unwrap()
+        request.send(&std::fs::read(&picture).unwrap()[..]).unwrap().body_mut().read_json().unwrap()
     };
     let answer = post(&server);
     for key in ["label", "class", "prob", "top"] {
