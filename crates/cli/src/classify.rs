@@ -1,11 +1,11 @@
 //! `ultta classify`: pictures to answers, adapting on the way.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io::{Write, stderr, stdout};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
 use indicatif::ProgressBar;
@@ -17,7 +17,7 @@ use ultta_encode::{Encoder, Error};
 use ultta_eval::lines::Id;
 
 use crate::answers::{Answer, Extent, Sink};
-use crate::encoder::{EncoderArgs, HeadArgs};
+use crate::encoder::{EncoderArgs, HeadArgs, warn_of_another};
 use crate::failure::{is_broken_pipe, usage};
 use crate::interrupt::Interrupt;
 use crate::run::{open_session, progress_bar};
@@ -47,7 +47,7 @@ pub struct Args {
     settings: Settings,
 
     /// Weak views of each admitted picture that its teaching is averaged over: 0, 2 or 4
-    #[arg(long, value_name = "K", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=16), help_heading = "Method")]
+    #[arg(long, value_name = "K", default_value_t = 0, value_parser = view_count, help_heading = "Method")]
     views: u32,
 
     /// Seed of the views
@@ -113,6 +113,13 @@ Pictures that cannot be read are reported and skipped. Exit codes: 0 done, 1 fai
 /// How often a watched folder is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(400);
 
+fn view_count(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(count @ (0 | 2 | 4)) => Ok(count),
+        _ => Err("expected 0, 2 or 4".into()),
+    }
+}
+
 pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     if args.paths.is_empty() && args.watch.is_none() {
         return usage("which pictures? give files, folders or --watch DIR");
@@ -137,6 +144,9 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     let interrupt = Interrupt::listen()?;
     // Missing pictures are known before a model is loaded.
     let items = source::collect(&args.paths)?;
+    if items.is_empty() && args.watch.is_none() {
+        return usage(format!("no pictures in {}", args.paths.join(", ")));
+    }
     let encoder = args.encoder.open(args.quiet)?;
     let mut options = args.encoder.options();
     options.keep_pictures = args.views > 0;
@@ -167,11 +177,31 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         interrupt: &interrupt,
     };
     let begun = Instant::now();
+    let answered = match &args.watch {
+        Some(_) => items.iter().filter_map(Item::path).filter_map(|p| Some((real(p), stamp(p)?))).collect(),
+        None => HashMap::new(),
+    };
     run.answer(&items, &options)?;
-    if args.watch.is_some() && interrupt.came().is_none() && !run.hung_up {
-        run.watch(&options)?;
-    }
-    run.finish(begun.elapsed())
+    let watched = match &args.watch {
+        Some(folder) => run.watch(folder, answered, &options),
+        None => Ok(()),
+    };
+    // What was learnt is kept, however the watching ended.
+    let code = run.finish(begun.elapsed());
+    watched.and(code)
+}
+
+/// Size and time of change: a file that has others was written again.
+type Stamp = (u64, Option<SystemTime>);
+
+fn stamp(path: &Path) -> Option<Stamp> {
+    let metadata = path.metadata().ok()?;
+    Some((metadata.len(), metadata.modified().ok()))
+}
+
+/// The path without links, where there is one.
+fn real(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
 /// A head that this encoder can serve.
@@ -182,11 +212,7 @@ fn checked_head(path: &Path, encoder: &dyn Encoder) -> anyhow::Result<Head> {
         return Err(ultta::Error::Shape { what: "dimension of the head", expected, got })
             .with_context(|| path.display().to_string());
     }
-    let theirs = head.metadata().get("encoder_digest");
-    if theirs.is_some_and(|digest| digest != encoder.digest()) {
-        let made_by = head.metadata().get("encoder").map_or("another encoder", String::as_str);
-        eprintln!("warning: {} was made by {made_by}, not by {}", path.display(), encoder.name());
-    }
+    warn_of_another(&head, path, encoder);
     Ok(head)
 }
 
@@ -300,8 +326,9 @@ impl Classify<'_> {
         let mut out = stdout().lock();
         let unknown = if answer.unknown { "unknown; nearest " } else { "" };
         write!(out, "{}: {unknown}{} {:.0} %", item.id, classes[answer.label], 100.0 * answer.prob)?;
-        let others: Vec<String> = step
-            .top(row, self.args.top)
+        // Without --top no scores were kept.
+        let best = if self.args.top > 0 { step.top(row, self.args.top) } else { Vec::new() };
+        let others: Vec<String> = best
             .into_iter()
             .filter(|(label, prob)| *label != answer.label && *prob >= 0.005)
             .map(|(label, prob)| format!("{} {:.0} %", classes[label], 100.0 * prob))
@@ -332,31 +359,47 @@ impl Classify<'_> {
         Ok(())
     }
 
-    /// Answers pictures as they arrive. One that is still being written is left for the next look.
-    fn watch(&mut self, options: &pipeline::Options) -> anyhow::Result<()> {
-        let Some(folder) = &self.args.watch else { return Ok(()) };
-        let mut seen: HashSet<String> = HashSet::new();
-        let mut sizes: HashMap<String, u64> = HashMap::new();
+    /// Answers pictures as they arrive, and again when they have changed. One that is still being written is left for
+    /// the next look.
+    fn watch(
+        &mut self,
+        folder: &Path,
+        mut answered: HashMap<PathBuf, Stamp>,
+        options: &pipeline::Options,
+    ) -> anyhow::Result<()> {
+        let root = real(folder);
+        let mut before: HashMap<PathBuf, Stamp> = HashMap::new();
         let mut last = Instant::now();
         while self.interrupt.came().is_none() && !self.hung_up {
-            let mut ready = Vec::new();
-            for item in source::tree(folder)?.into_iter().filter(|item| !seen.contains(&item.id)) {
-                let size = std::fs::metadata(&item.id).map_or(0, |m| m.len());
-                match sizes.insert(item.id.clone(), size) {
-                    Some(before) if before == size && size > 0 => ready.push(item),
-                    _ => {}
+            let items = match source::tree(folder) {
+                Err(error) if !folder.is_dir() => return Err(error.into()),
+                // A folder inside went away meanwhile.
+                Err(_) => Vec::new(),
+                Ok(items) => items,
+            };
+            let (mut ready, mut now) = (Vec::new(), HashMap::new());
+            for item in items {
+                let Some((path, found)) = item.path().and_then(|path| Some((path, stamp(path)?))) else {
+                    continue;
+                };
+                let path = root.join(path.strip_prefix(folder).unwrap_or(path));
+                if answered.get(&path) == Some(&found) {
+                    continue;
+                }
+                if before.get(&path) == Some(&found) && found.0 > 0 {
+                    answered.insert(path, found);
+                    ready.push(item);
+                } else {
+                    now.insert(path, found);
                 }
             }
+            before = now;
             if ready.is_empty() {
                 if self.args.watch_idle.is_some_and(|idle| last.elapsed().as_secs_f64() > idle) {
                     break;
                 }
                 std::thread::sleep(LOOK_EVERY);
                 continue;
-            }
-            for item in &ready {
-                sizes.remove(&item.id);
-                seen.insert(item.id.clone());
             }
             self.answer(&ready, options)?;
             last = Instant::now();

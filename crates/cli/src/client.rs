@@ -1,15 +1,18 @@
 //! `ultta client`: small commands to a running service.
 
-use std::io::{Read, Write, stdin, stdout};
+use std::io::{BufRead, Write, stdin, stdout};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::Context;
 use base64::Engine;
 use clap::Subcommand;
+use serde::Deserialize;
 use serde_json::{Value, json};
 use ultta::Error;
+use ultta_server::body::Body;
 
 use crate::failure::usage;
 
@@ -111,11 +114,19 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         Command::Classify { file, predict, top, normalize } => {
             let call = if *predict { "predict" } else { "classify" };
             let path = format!("{stream}/{call}?top={top}&normalize={normalize}");
-            return classify(&client, &path, file);
+            return match file.as_os_str() == "-" {
+                true => classify_lines(&client, &path),
+                false => classify_file(&client, &path, file, *normalize),
+            };
         }
         Command::Feedback { labels } => {
             let labels = labels.iter().map(|text| label(text)).collect::<anyhow::Result<Vec<_>>>()?;
-            print(&client.post(&format!("{stream}/feedback"), &json!({"labels": labels}))?)
+            let answer = client.post(&format!("{stream}/feedback"), &json!({"labels": labels}))?;
+            print(&answer);
+            let outcomes = answer["outcomes"].as_array();
+            if outcomes.into_iter().flatten().any(|outcome| outcome["outcome"] == "refused") {
+                return Ok(ExitCode::FAILURE);
+            }
         }
         Command::Snapshot { label } => {
             print(&client.post(&format!("{stream}/snapshots"), &json!({"label": label}))?)
@@ -156,32 +167,74 @@ fn read_file(path: &PathBuf) -> anyhow::Result<Vec<u8>> {
     Ok(std::fs::read(path).map_err(|source| Error::Io { doing: "opening", source, path: path.clone() })?)
 }
 
-/// Sends a file whole, or lines as they come.
-fn classify(client: &Client, path: &str, file: &PathBuf) -> anyhow::Result<ExitCode> {
+/// Lines, or rows of a large file, that are sent in one request.
+const BLOCK: usize = 256;
+/// A file of more rows than this is sent in blocks.
+const MANY: usize = 4096;
+
+/// Sends lines as they come: each request takes those that wait, and its answers are printed before the next.
+fn classify_lines(client: &Client, path: &str) -> anyhow::Result<ExitCode> {
+    let (sender, lines) = mpsc::sync_channel(BLOCK);
+    std::thread::spawn(move || stdin().lock().split(b'\n').try_for_each(|line| sender.send(line)));
     let mut out = stdout().lock();
-    if file.as_os_str() == "-" {
-        let mut answers = client.stream(path)?;
-        let mut refused = false;
-        let mut pending = Vec::new();
-        let mut chunk = [0; 16 << 10];
-        loop {
-            let n = answers.read(&mut chunk)?;
-            out.write_all(&chunk[..n])?;
-            out.flush()?;
-            pending.extend_from_slice(&chunk[..n]);
-            while let Some(end) = pending.iter().position(|&b| b == b'\n') {
-                let line: Vec<u8> = pending.drain(..=end).collect();
-                refused |= line.starts_with(b"{\"line\":");
-            }
-            if n == 0 {
-                break;
+    let (mut sent, mut refused) = (0, false);
+    while let Ok(first) = lines.recv() {
+        let block: Vec<Vec<u8>> =
+            std::iter::once(first).chain(lines.try_iter().take(BLOCK - 1)).collect::<Result<_, _>>()?;
+        let expected = block.iter().filter(|line| !line.trim_ascii().is_empty()).count();
+        let text = client.text(path, "application/x-ndjson", &block.join(&b'\n'))?;
+        for answer in text.lines() {
+            match serde_json::from_str::<LineError>(answer) {
+                // The service counts the lines of its request.
+                Ok(LineError { line, error }) => {
+                    refused = true;
+                    writeln!(out, "{{\"line\":{},\"error\":{}}}", sent + line, json!(error))?;
+                }
+                Err(_) => writeln!(out, "{answer}")?,
             }
         }
-        return Ok(if refused { ExitCode::from(crate::failure::BAD_INPUT) } else { ExitCode::SUCCESS });
+        out.flush()?;
+        let got = text.lines().count();
+        anyhow::ensure!(got == expected, "expected {expected} answers from the service, got {got}");
+        sent += block.len() as u64;
     }
-    let answers = client.send(path, "application/octet-stream", &read_file(file)?)?;
-    for row in answers["rows"].as_array().into_iter().flatten() {
-        writeln!(out, "{row}")?;
+    Ok(if refused { ExitCode::from(crate::failure::BAD_INPUT) } else { ExitCode::SUCCESS })
+}
+
+/// A line that was refused.
+#[derive(Deserialize)]
+struct LineError {
+    line: u64,
+    error: String,
+}
+
+/// Sends a file whole, or a large one in blocks.
+fn classify_file(client: &Client, path: &str, file: &PathBuf, normalize: bool) -> anyhow::Result<ExitCode> {
+    let mut out = stdout().lock();
+    let mut print = |answers: Value| -> anyhow::Result<()> {
+        for row in answers["rows"].as_array().into_iter().flatten() {
+            writeln!(out, "{row}")?;
+        }
+        Ok(())
+    };
+    let bytes = read_file(file)?;
+    let body = Body::parse(&bytes, normalize).with_context(|| file.display().to_string())?;
+    let n = body.features.rows();
+    if n <= MANY {
+        print(client.send(path, "application/octet-stream", &bytes)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    for start in (0..n).step_by(BLOCK) {
+        let rows = start..n.min(start + BLOCK);
+        let mut block =
+            json!({"features": rows.clone().map(|row| body.features.row(row)).collect::<Vec<_>>()});
+        if let Some(learn) = &body.learn {
+            block["learn"] = json!(learn[rows.clone()]);
+        }
+        if let Some(times) = &body.times {
+            block["times"] = json!(times[rows]);
+        }
+        print(client.post(path, &block)?)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -239,26 +292,23 @@ impl Client {
         request
     }
 
-    /// Sends standard input while answers come back.
-    fn stream(&self, path: &str) -> anyhow::Result<impl Read> {
-        let request = self.request(path, "application/x-ndjson");
-        let response =
-            request.send(ureq::SendBody::from_owned_reader(stdin())).with_context(|| self.url.clone())?;
-        if !response.status().is_success() {
-            self.answer(Ok(response))?;
-            return usage("the service refused the request");
-        }
-        Ok(response.into_body().into_reader())
+    /// The answer as it was sent.
+    fn text(&self, path: &str, kind: &str, body: &[u8]) -> anyhow::Result<String> {
+        self.read(self.request(path, kind).send(body))
     }
 
     fn answer(&self, result: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> anyhow::Result<Value> {
+        Ok(serde_json::from_str(&self.read(result)?).unwrap_or(Value::Null))
+    }
+
+    fn read(&self, result: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> anyhow::Result<String> {
         let mut response = result.with_context(|| format!("no answer from {}", self.url))?;
         let status = response.status();
         let text = response.body_mut().with_config().limit(1 << 30).read_to_string()?;
-        let value: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
         if status.is_success() {
-            return Ok(value);
+            return Ok(text);
         }
+        let value: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
         let detail = value["detail"].as_str().unwrap_or("no reason given").to_string();
         match status.as_u16() {
             400..=499 => usage(format!("{status}: {detail}")),

@@ -114,6 +114,9 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     }
     if !args.paths.is_empty() {
         let items = source::collect(&args.paths)?;
+        if items.is_empty() {
+            return usage(format!("no pictures in {}", args.paths.join(", ")));
+        }
         show("pictures", &unreadable(&items, &args)?);
     }
     Ok(if worst == Verdict::Wrong { ExitCode::from(BAD_INPUT) } else { ExitCode::SUCCESS })
@@ -129,9 +132,14 @@ const ROWS: usize = 20_000;
 fn features(path: &PathBuf, head: Option<&Head>) -> anyhow::Result<Vec<Finding>> {
     let pack = Pack::open(path, None)?;
     let rows = 0..pack.rows().min(ROWS);
+    // A whole read names the first row that is wrong; only then they are looked at one by one.
     let norms = match pack.read(rows.clone(), false) {
-        Ok(_) => vec![1.0],
-        Err(Error::NotUnit { norm, .. }) => vec![norm],
+        Ok(_) => Ok(vec![1.0]),
+        Err(Error::NotUnit { .. }) => rows.clone().map(|row| norm(&pack, row)).collect(),
+        Err(error) => Err(error),
+    };
+    let norms: Vec<f64> = match norms {
+        Ok(norms) => norms,
         Err(Error::NotFinite { row, .. }) => {
             let advice = "the encoder ran in too low a precision, or the file is damaged: encode anew";
             return Ok(vec![finding(
@@ -142,9 +150,9 @@ fn features(path: &PathBuf, head: Option<&Head>) -> anyhow::Result<Vec<Finding>>
         }
         Err(error) => return Err(error.into()),
     };
-    if norms[0] < 1e-12 {
+    if let Some(row) = norms.iter().position(|&norm| norm < 1e-12) {
         let advice = "a picture could not be encoded: leave such rows out";
-        return Ok(vec![finding(Verdict::Wrong, "a row is all zeros", advice)]);
+        return Ok(vec![finding(Verdict::Wrong, format!("row {row} is all zeros"), advice)]);
     }
     let features = pack.read(rows.clone(), true)?;
     let labels = pack.labels().map(|labels| &labels[rows]);
@@ -178,6 +186,16 @@ fn features(path: &PathBuf, head: Option<&Head>) -> anyhow::Result<Vec<Finding>>
         }
     }
     Ok(findings)
+}
+
+/// The length of a row as it is in the file.
+fn norm(pack: &Pack, row: usize) -> Result<f64, Error> {
+    match pack.read(row..row + 1, false) {
+        Ok(_) => Ok(1.0),
+        Err(Error::NotUnit { norm, .. }) => Ok(norm),
+        Err(Error::NotFinite { what, .. }) => Err(Error::NotFinite { what, row }),
+        Err(error) => Err(error),
+    }
 }
 
 /// Decodes every picture.

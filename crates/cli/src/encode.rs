@@ -7,11 +7,12 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use indicatif::ProgressBar;
+use ultta::Head;
 use ultta_encode::dataset::Dataset;
 use ultta_encode::pipeline::{self, Options};
 use ultta_encode::prompts::Templates;
 use ultta_encode::source::{self, Item};
-use ultta_encode::store::{Provenance, Store, Written, push_block};
+use ultta_encode::store::{self, Provenance, Store, Written, push_block};
 use ultta_encode::{Encoder, prompts};
 
 use crate::encoder::{EncoderArgs, build_head};
@@ -81,21 +82,39 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     if args.paths.is_empty() {
         return usage("which pictures? give files, folders or --dataset NAME --root DIR");
     }
+    store::check_out(&args.out)?;
+    let table = store::table_of(&args.out);
+    if let Some(input) = args.paths.iter().find(|path| is_same(Path::new(path), &table)) {
+        return usage(format!("{input}: the table of rows would replace it; give --out another name"));
+    }
     let items = source::collect(&args.paths)?;
     if items.is_empty() {
         return usage(format!("no pictures in {}", args.paths.join(", ")));
     }
     let labels = labels_of(&items);
+    if let Some(loose) = items.iter().find(|item| item.class.is_none() && !item.is_broken())
+        && items.iter().any(|item| item.class.is_some())
+    {
+        eprintln!("warning: {} has no class, so no labels are written", loose.id);
+    }
     let encoder = args.encoder.open(args.quiet)?;
     let (classes, labels) = labels.unzip();
     let run = Run { args: &args, encoder: &*encoder, options: args.encoder.options(), interrupt: &interrupt };
     run.pack(&args.out, &items, labels.as_deref(), classes.unwrap_or_default(), &args.paths.join(" "))
 }
 
+/// Whether two paths lead to one file.
+fn is_same(a: &Path, b: &Path) -> bool {
+    matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
+}
+
 /// Class names in label order and the label of each picture, if every picture has a class. Classes that are numbers
 /// are the labels themselves.
-fn labels_of(items: &[Item]) -> Option<(Vec<String>, Vec<usize>)> {
-    let classes: Vec<&str> = items.iter().map(|item| item.class.as_deref()).collect::<Option<_>>()?;
+fn labels_of<'a>(items: &'a [Item]) -> Option<(Vec<String>, Vec<usize>)> {
+    // What cannot be read has no row, so any class will do.
+    let any = items.iter().find_map(|item| item.class.as_deref())?;
+    let class_of = |item: &'a Item| item.class.as_deref().or(item.is_broken().then_some(any));
+    let classes: Vec<&str> = items.iter().map(class_of).collect::<Option<_>>()?;
     let numbers: Option<Vec<usize>> = classes.iter().map(|c| c.parse().ok()).collect();
     if let Some(numbers) = numbers.filter(|all| all.iter().all(|&n| n < 1 << 20)) {
         let n = numbers.iter().max().map_or(0, |max| max + 1);
@@ -120,7 +139,7 @@ fn dataset(args: &Args, name: &str, root: &Path, interrupt: &Interrupt) -> anyho
         let folder = args.out.join(&pack.name).join(&model);
         let out = folder.join("features.safetensors");
         if out.exists() {
-            println!("{}: is there already", out.display());
+            keep(&out, &folder.join("head.safetensors"), &*encoder, &head)?;
             continue;
         }
         std::fs::create_dir_all(&folder).map_err(|source| ultta::Error::Io {
@@ -136,6 +155,23 @@ fn dataset(args: &Args, name: &str, root: &Path, interrupt: &Interrupt) -> anyho
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A pack that is there already: it must be of this encoder, and gets the head that was asked for.
+fn keep(out: &Path, head_file: &Path, encoder: &dyn Encoder, head: &Head) -> anyhow::Result<()> {
+    let pack = ultta_eval::pack::Pack::open(out, None)?;
+    if pack.metadata().get("encoder_digest").is_some_and(|digest| digest != encoder.digest()) {
+        return usage(format!(
+            "{}: is there already, made by another encoder; remove it, or give another --out",
+            out.display()
+        ));
+    }
+    let same = Head::load(head_file).is_ok_and(|there| there.digest() == head.digest());
+    if !same {
+        head.save(head_file)?;
+    }
+    println!("{}: is there already{}", out.display(), if same { "" } else { "; its head was renewed" });
+    Ok(())
 }
 
 struct Run<'a> {

@@ -150,6 +150,15 @@ impl HeadArgs {
     }
 }
 
+/// Says so if a head was made by another encoder.
+pub fn warn_of_another(head: &Head, path: &Path, encoder: &dyn Encoder) {
+    let theirs = head.metadata().get("encoder_digest");
+    if theirs.is_some_and(|digest| digest != encoder.digest()) {
+        let made_by = head.metadata().get("encoder").map_or("another encoder", String::as_str);
+        eprintln!("warning: {} was made by {made_by}, not by {}", path.display(), encoder.name());
+    }
+}
+
 /// Builds a head of class names with a progress bar.
 pub fn build_head(
     encoder: &dyn Encoder,

@@ -107,17 +107,20 @@ struct ServerTable {
 }
 
 /// The model behind the picture calls.
-struct Pictures(Box<dyn ultta_encode::Encoder>);
+struct Pictures {
+    encoder: Box<dyn ultta_encode::Encoder>,
+    limits: ultta_encode::decode::Limits,
+}
 
 impl PictureEncoder for Pictures {
     fn dim(&self) -> usize {
-        self.0.dim()
+        self.encoder.dim()
     }
 
     fn encode(&self, pictures: &[&[u8]]) -> Result<Vec<f32>, PictureError> {
         let mut rows = Vec::with_capacity(pictures.len() * self.dim());
         for (index, bytes) in pictures.iter().enumerate() {
-            let row = ultta_encode::encode_picture(&*self.0, bytes);
+            let row = ultta_encode::encode_picture(&*self.encoder, bytes, &self.limits);
             rows.extend(row.map_err(|e| PictureError { index, reason: e.to_string() })?);
         }
         Ok(rows)
@@ -128,7 +131,10 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     start_log(&args.log);
     let (config, method) = resolve(&args)?;
     let spec = match &args.head {
-        None if args.settings.method.is_some() || args.settings.preset.is_some() => {
+        None if args.settings.method.is_some()
+            || args.settings.preset.is_some()
+            || !args.settings.settings.is_empty() =>
+        {
             return usage("settings of a method were given, but no --head to serve a stream with");
         }
         None => None,
@@ -139,12 +145,22 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     };
     let encoder = match &args.model {
         None => None,
-        Some(model) => Some(Arc::new(Pictures(ultta_encode::open(model)?)) as Arc<dyn PictureEncoder>),
+        Some(model) => {
+            let encoder = ultta_encode::open(model)?;
+            if let (Some(spec), Some(path)) = (&spec, &args.head) {
+                crate::encoder::warn_of_another(&spec.head, path, &*encoder);
+            }
+            let (pixels, bytes) = (config.limits.picture_pixels as u64, config.limits.picture_bytes as u64);
+            let limits = ultta_encode::decode::Limits { pixels, bytes, ..Default::default() };
+            Some(Arc::new(Pictures { encoder, limits }) as Arc<dyn PictureEncoder>)
+        }
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let server = Server::start(config, encoder).await?;
+        // A damaged stream was reported; the others are served.
         if let Some(spec) = spec
+            && !server.streams().is_damaged(&args.stream)
             && let Err(reason) = server.streams().ensure(&args.stream, spec).await
         {
             server.stop().await;

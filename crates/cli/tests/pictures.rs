@@ -1,7 +1,7 @@
 //! The commands that see pictures, on small trees and a small random model made here.
 
 use std::collections::HashMap;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
@@ -348,6 +348,77 @@ fn encoding_goes_on_after_a_kill() {
 }
 
 #[test]
+fn files_of_others_are_not_replaced() {
+    let place = Place::new();
+    let mut table = String::from("path,label\n");
+    for i in 0..12 {
+        draw(&place.path(&format!("p/{i:03}.png")), i);
+        table += &format!("p/{i:03}.png,{}\n", i % 3);
+    }
+    std::fs::write(place.path("mine.csv"), &table).unwrap();
+    std::fs::create_dir(place.path("folder.safetensors")).unwrap();
+    for (input, out, word) in [
+        ("mine.csv", "mine.safetensors", "mine.csv"),
+        ("p", "mine.safetensors", "mine.csv"),
+        ("p", "features.csv", ".safetensors"),
+        ("p", "folder.safetensors", "folder"),
+    ] {
+        let refused = place.run(&["encode", input, "--out", out, "-q"]);
+        assert!(refused.code == 2 && refused.stderr.contains(word), "{input} {out}: {}", refused.stderr);
+    }
+    assert_eq!(std::fs::read_to_string(place.path("mine.csv")).unwrap(), table);
+    assert!(!place.path("features.csv").exists());
+    // Its own table is replaced, unless it is what is read.
+    for _ in 0..2 {
+        place.run(&["encode", "p", "--out", "own.safetensors", "-q"]).success();
+    }
+    assert_eq!(place.run(&["encode", "own.csv", "--out", "own.safetensors", "-q"]).code, 2);
+    place.run(&["encode", "mine.csv", "--out", "many.safetensors", "--shard-rows", "5", "-q"]).success();
+    let rows = [0, 1, 2].map(|i| {
+        let pack =
+            ultta_eval::pack::Pack::open(place.path(&format!("many-{i:05}-of-00003.safetensors")), None);
+        pack.unwrap().labels().unwrap().to_vec()
+    });
+    assert_eq!(rows.concat(), (0..12).map(|i| i % 3).collect::<Vec<_>>());
+    assert_eq!(rows.map(|labels| labels.len()), [5, 5, 2]);
+}
+
+#[test]
+fn what_cannot_be_read_is_reported_and_the_rest_goes_on() {
+    let place = Place::new();
+    for i in 0..4 {
+        draw(&place.path(&format!("p/{}/{i}.png", ["cat", "dog"][i % 2])), i);
+    }
+    let labels = ["--labels", "cat,dog", "--json", "-q"];
+    let run = |paths: &[&str]| place.run(&[&["classify"], paths, &labels[..]].concat());
+    assert!(Command::new("mkfifo").arg(place.path("p/cat/pipe.jpg")).status().unwrap().success());
+    assert_eq!(run(&["p"]).success().lines().len(), 4);
+    std::fs::write(place.path("bad.tar"), [7; 2000]).unwrap();
+    let lines = run(&["p", "bad.tar"]).success().lines();
+    assert_eq!((lines.len(), lines[4]["id"].as_str()), (5, Some("bad.tar")));
+    assert_eq!(run(&["p", "bad.tar", "--strict"]).code, 2);
+    let mut command = place.command(&[&["classify", "-"], &labels[..]].concat());
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"p/cat/0.png\n\xff.png\np/dog/1.png\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap().lines().count(), 3);
+    // A picture beside the class folders costs the labels, and that is said.
+    draw(&place.path("p/loose.png"), 9);
+    let out = place.run(&["encode", "p", "--out", "f.safetensors"]).success();
+    assert!(out.stderr.contains("loose.png has no class"), "{}", out.stderr);
+    // Answers without others beside them.
+    place.run(&["classify", "p/loose.png", "--labels", "cat,dog", "--top", "0"]).success();
+    place.run(&["classify", "p/loose.png", "--labels", "cat,dog", "--top", "0", "--json"]).success();
+    assert_eq!(place.run(&["classify", "p/loose.png", "--labels", "cat,dog", "--views", "3"]).code, 2);
+    std::fs::create_dir(place.path("empty")).unwrap();
+    for command in ["classify", "doctor"] {
+        let extra: &[&str] = if command == "classify" { &labels } else { &[] };
+        let out = place.run(&[&[command, "empty"], extra].concat());
+        assert!(out.code == 2 && out.stderr.contains("no pictures in empty"), "{}", out.stderr);
+    }
+}
+
+#[test]
 fn datasets_are_read_in_their_layouts() {
     let place = Place::new();
     let classes = ["dog", "elephant", "giraffe", "guitar", "horse", "house", "person"];
@@ -367,6 +438,13 @@ fn datasets_are_read_in_their_layouts() {
         assert_eq!((pack.rows(), pack.labels().unwrap()[13]), (14, 6));
         assert_eq!(Head::load(folder.join("head.safetensors")).unwrap().classes(), classes);
     }
+    // Again: the features stay, the head is that of the prompts asked for.
+    let head = place.path(&format!("packs/pacs-photo/{model}/head.safetensors"));
+    let before = Head::load(&head).unwrap().digest();
+    let again = ["encode", "--dataset", "pacs", "--root", "data", "--out", "packs", "-q"];
+    let out = place.run(&[&again[..], &["--templates", "imagenet-7"]].concat()).success();
+    assert!(out.stdout.contains("its head was renewed"), "{}", out.stdout);
+    assert_ne!(Head::load(&head).unwrap().digest(), before);
     // Numbers are classes, not text: 2 before 10.
     for class in [0, 2, 10] {
         draw(&place.path(&format!("v2/imagenetv2-matched-frequency-format-val/{class}/a.jpeg")), class);
@@ -411,6 +489,36 @@ fn a_folder_is_watched() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(text.lines().count(), 2, "{text}");
     assert!(text.lines().next().unwrap().contains("0.png"));
+}
+
+#[test]
+fn a_watched_file_that_changes_is_answered_again() {
+    let place = Place::new();
+    draw(&place.path("in/0.png"), 0);
+    draw(&place.path("aside.png"), 1);
+    let whole = std::fs::read(place.path("aside.png")).unwrap();
+    let arguments = ["classify", "in", "--watch", "./in", "--labels", "cat,dog", "--json", "-q"];
+    let saving = ["--save-state", "s.safetensors"];
+    let mut command = place.command(&[&arguments[..], &saving].concat());
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut next = || serde_json::from_str::<Value>(&lines.next().unwrap().unwrap()).unwrap();
+    let names = |line: &Value, name: &str| line["id"].as_str().unwrap().ends_with(name);
+    assert!(names(&next(), "0.png"));
+    // A copy that pauses is reported, and answered when it is whole.
+    std::fs::write(place.path("in/1.png"), &whole[..whole.len() / 2]).unwrap();
+    let cut = next();
+    assert!(names(&cut, "1.png") && cut.get("error").is_some(), "each picture once: {cut}");
+    std::fs::write(place.path("in/1.png"), &whole).unwrap();
+    let line = next();
+    assert!(names(&line, "1.png") && line.get("error").is_none(), "{line}");
+    draw(&place.path("in/0.png"), 5);
+    assert!(names(&next(), "0.png"));
+    // Without the folder it ends, and keeps what it learnt.
+    std::fs::remove_dir_all(place.path("in")).unwrap();
+    assert!(!child.wait().unwrap().success());
+    assert!(lines.next().is_none());
+    assert!(place.path("s.safetensors").exists());
 }
 
 #[test]

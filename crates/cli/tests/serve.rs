@@ -34,7 +34,9 @@ impl Server {
 
     fn spawn(mut command: Command, folder: &Path, flags: &[&str]) -> Self {
         let head = folder.join("head.safetensors");
-        simulator().head().save(&head).unwrap();
+        if !head.exists() {
+            simulator().head().save(&head).unwrap();
+        }
         command
             .arg("--head")
             .arg(head)
@@ -291,9 +293,90 @@ fn rust_http_and_the_command_line_give_the_same_answers() {
     let mut answer = String::new();
     piped.stdout.take().unwrap().read_to_string(&mut answer).unwrap();
     assert!(piped.wait().unwrap().success() && answer.contains("\"id\":0"), "{answer}");
+    let unknown =
+        Command::new(ULTTA).args(["client", "--url", &url, "feedback", "999999=1"]).output().unwrap();
+    assert_eq!(unknown.status.code(), Some(1), "a refused label");
     let refused =
         Command::new(ULTTA).args(["client", "--url", &url, "--stream", "none", "status"]).output().unwrap();
     assert_eq!(refused.status.code(), Some(2));
+    server.terminate();
+}
+
+#[test]
+fn lines_are_answered_while_more_are_to_come() {
+    let folder = tempfile::tempdir().unwrap();
+    let features = simulator().next_block(20_000).0;
+    let server = Server::start(folder.path(), &[]);
+    let url = format!("http://{}", server.address);
+    let mut command = Command::new(ULTTA);
+    command.args(["client", "--url", &url, "classify", "-"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let (mut rows, answers) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+    let (sender, lines) = std::sync::mpsc::channel();
+    std::thread::spawn(move || answers.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+    let next = || -> Value {
+        let line = lines.recv_timeout(Duration::from_secs(60)).expect("an answer while more may come");
+        serde_json::from_str(&line).unwrap()
+    };
+    for row in 0..3 {
+        writeln!(rows, "{}", serde_json::to_string(features.row(row)).unwrap()).unwrap();
+        assert_eq!(next()["id"].as_u64(), Some(row as u64));
+    }
+    for row in 3..2000 {
+        writeln!(rows, "{}", serde_json::to_string(features.row(row)).unwrap()).unwrap();
+    }
+    writeln!(rows, "no row").unwrap();
+    drop(rows);
+    for row in 3..2000 {
+        assert_eq!(next()["id"].as_u64(), Some(row));
+    }
+    assert_eq!(next()["line"].as_u64(), Some(2001), "counted over all requests");
+    assert_eq!(child.wait().unwrap().code(), Some(2));
+    // A file of more rows than a request may have.
+    let npy = folder.path().join("features.npy");
+    std::fs::write(&npy, to_npy(&features)).unwrap();
+    let output = Command::new(ULTTA).args(["client", "--url", &url, "classify"]).arg(&npy).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(String::from_utf8(output.stdout).unwrap().lines().count(), 20_000);
+    let mut session = Session::new(simulator().head().clone(), &Config::default()).unwrap();
+    session.step(&features.slice(0..2000)).unwrap();
+    session.step(&features).unwrap();
+    assert!(server.state() == session.state().to_bytes().unwrap());
+    server.terminate();
+}
+
+#[test]
+fn a_posted_picture_has_the_answer_of_the_command_line() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../encode/tests/fixtures");
+    let (model, picture) = (fixtures.join("clip"), fixtures.join("pictures/plain.png"));
+    let folder = tempfile::tempdir().unwrap();
+    let head = folder.path().join("head.safetensors");
+    let config = SimulatorConfig { classes: 5, dim: 12, ..Default::default() };
+    Simulator::new(&config).unwrap().head().save(&head).unwrap();
+    let output = Command::new(ULTTA)
+        .args(["classify", "--json", "-q", "--top", "2", "--model"])
+        .args([model.as_path(), Path::new("--head"), &head, &picture])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let by_hand: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let server = Server::start(folder.path(), &["--model", model.to_str().unwrap()]);
+    let post = |server: &Server| -> Value {
+        let url = format!("http://{}/v1/streams/default/pictures?top=2", server.address);
+        let request = server.agent.post(url).header("content-type", "image/png");
+        request.send(&std::fs::read(&picture).unwrap()[..]).unwrap().body_mut().read_json().unwrap()
+    };
+    let answer = post(&server);
+    for key in ["label", "class", "prob", "top"] {
+        assert_eq!(answer["rows"][0][key], by_hand[key], "{key}: {answer}");
+    }
+    server.terminate();
+    let file = folder.path().join("ultta.toml");
+    std::fs::write(&file, "[server.limits]\npicture_pixels = 100\n").unwrap();
+    let flags = ["--model", model.to_str().unwrap(), "--config", file.to_str().unwrap()];
+    let server = Server::start(folder.path(), &flags);
+    let refused = post(&server);
+    assert!(refused["detail"].as_str().unwrap().contains("more than the limit of 100"), "{refused}");
     server.terminate();
 }
 
@@ -320,6 +403,7 @@ fn a_file_sets_the_server_up_and_mistakes_are_named() {
     let head = folder.path().join("head.safetensors");
     fails(&[], "--data-dir");
     fails(&["--data-dir", data, "--host", "0.0.0.0"], "tokens are required");
+    fails(&["--data-dir", data, "--set", "gate.keep=0.5"], "no --head");
     fails(&["--data-dir", data, "--head", "/none.safetensors"], "none.safetensors");
     fails(
         &["--data-dir", data, "--head", head.to_str().unwrap(), "--preset", "paper", "--port", "0"],

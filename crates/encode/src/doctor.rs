@@ -186,7 +186,10 @@ pub fn features(
     findings.push(match (low, high) {
         (l, h) if l > 0.99 && h < 1.01 => fine("rows are unit vectors"),
         (l, h) => wrong(
-            format!("norms between {l:.3} and {h:.3}, expected 1"),
+            format!(
+                "norms between {l:.3} and {h:.3}, expected 1; the first that is wrong is that of row {}",
+                norms.iter().position(|n| !(0.99..=1.01).contains(n)).unwrap_or(0)
+            ),
             "normalise the rows when they are encoded, or run with --normalize",
         ),
     });

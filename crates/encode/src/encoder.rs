@@ -45,13 +45,14 @@ pub trait Encoder: Send + Sync {
 /// ```no_run
 /// # fn main() -> ultta_encode::Result<()> {
 /// let encoder = ultta_encode::open("openai/clip-vit-base-patch16")?;
-/// let feature = ultta_encode::encode_picture(&*encoder, &std::fs::read("cat.jpg").unwrap())?;
+/// let bytes = std::fs::read("cat.jpg").unwrap();
+/// let feature = ultta_encode::encode_picture(&*encoder, &bytes, &Default::default())?;
 /// assert_eq!(feature.len(), encoder.dim());
 /// # Ok(())
 /// # }
 /// ```
-pub fn encode_picture(encoder: &dyn Encoder, bytes: &[u8]) -> Result<Vec<f32>> {
-    let picture = decode::decode(bytes, &decode::Limits::default())?;
+pub fn encode_picture(encoder: &dyn Encoder, bytes: &[u8], limits: &decode::Limits) -> Result<Vec<f32>> {
+    let picture = decode::decode(bytes, limits)?;
     let pixels = preprocess::preprocess(&picture, encoder.preprocess())?;
     Ok(encoder.images(&pixels)?.row(0).to_vec())
 }

@@ -24,7 +24,13 @@ pub struct Item {
 #[derive(Clone, Debug, PartialEq)]
 enum Place {
     File(PathBuf),
-    Archive { path: Arc<PathBuf>, start: u64, len: u64 },
+    Archive {
+        path: Arc<PathBuf>,
+        start: u64,
+        len: u64,
+    },
+    /// Pictures may be here, but cannot be found: why.
+    Broken(String),
 }
 
 impl Item {
@@ -34,14 +40,42 @@ impl Item {
         Self { id: path.to_string_lossy().into_owned(), class, place: Place::File(path) }
     }
 
+    /// A source that cannot be read: reported where its pictures would be.
+    fn broken(path: &Path, reason: impl std::fmt::Display) -> Self {
+        Self {
+            id: path.to_string_lossy().into_owned(),
+            class: None,
+            place: Place::Broken(reason.to_string()),
+        }
+    }
+
+    /// Whether it stands for a source that cannot be read.
+    pub fn is_broken(&self) -> bool {
+        matches!(self.place, Place::Broken(_))
+    }
+
+    /// Its file, if it has one of its own.
+    pub fn path(&self) -> Option<&Path> {
+        match &self.place {
+            Place::File(path) => Some(path),
+            _ => None,
+        }
+    }
+
     /// Its bytes; more than `limit` of them are refused.
     pub fn read(&self, limit: u64) -> Result<Vec<u8>> {
         let too_large =
             |len: u64| Error::Picture { reason: format!("{len} bytes are more than the limit of {limit}") };
         match &self.place {
+            Place::Broken(reason) => Err(Error::picture(reason.clone())),
             Place::File(path) => {
+                // Opening a pipe would wait for its writer.
+                let metadata = fs::metadata(path).map_err(|e| Error::io("opening", path, e))?;
+                if !metadata.is_file() {
+                    return Err(Error::picture("expected a file, got a folder, pipe or device"));
+                }
+                let len = metadata.len();
                 let file = File::open(path).map_err(|e| Error::io("opening", path, e))?;
-                let len = file.metadata().map_err(|e| Error::io("reading", path, e))?.len();
                 if len > limit {
                     return Err(too_large(len));
                 }
@@ -79,10 +113,11 @@ pub fn collect(arguments: &[String]) -> Result<Vec<Item>> {
     for argument in arguments {
         let path = Path::new(argument);
         if argument == "-" {
-            for line in std::io::stdin().lock().lines() {
+            for line in std::io::stdin().lock().split(b'\n') {
                 let line = line.map_err(|e| Error::io("reading", "standard input", e))?;
-                if !line.trim().is_empty() {
-                    items.push(Item::file(line.trim_end_matches(['\r', '\n']), None));
+                let line = line.strip_suffix(b"\r").unwrap_or(&line);
+                if !line.trim_ascii().is_empty() {
+                    items.push(Item::file(path_of(line), None));
                 }
             }
         } else if path.is_dir() {
@@ -115,6 +150,14 @@ pub fn collect(arguments: &[String]) -> Result<Vec<Item>> {
         }
     }
     Ok(items)
+}
+
+/// A path of any bytes, where the system has such.
+fn path_of(bytes: &[u8]) -> PathBuf {
+    #[cfg(unix)]
+    return PathBuf::from(<std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(bytes));
+    #[cfg(not(unix))]
+    return String::from_utf8_lossy(bytes).into_owned().into();
 }
 
 /// The pictures under a folder, sorted by path. The first folder below it is the class.
@@ -152,7 +195,7 @@ fn walk(
         }
         if path.is_dir() {
             walk(&path, seen, files)?;
-        } else if is_picture(&path) {
+        } else if is_picture(&path) && path.is_file() {
             files.push(path);
         }
     }
@@ -182,7 +225,7 @@ pub fn table(path: &Path) -> Result<Vec<Item>> {
 }
 
 /// The pictures of a WebDataset archive: files that share a name up to their ending belong together, `.cls` or
-/// `.cls.txt` is the class.
+/// `.cls.txt` is the class. What lies behind a damaged place is one item that cannot be read.
 pub fn archive(path: &Path) -> Result<Vec<Item>> {
     let bad = |e: std::io::Error| Error::io("reading the archive", path, e);
     let file = File::open(path).map_err(|e| Error::io("opening", path, e))?;
@@ -191,8 +234,15 @@ pub fn archive(path: &Path) -> Result<Vec<Item>> {
     // In the order of the archive; an ordered map only finds a sample's class.
     let mut order: Vec<(String, Item)> = Vec::new();
     let mut classes: BTreeMap<String, String> = BTreeMap::new();
+    let mut damaged = None;
     for entry in archive.entries_with_seek().map_err(bad)? {
-        let mut entry = entry.map_err(bad)?;
+        let mut entry = match entry {
+            Ok(entry) => entry,
+            Err(error) => {
+                damaged = Some(Item::broken(path, bad(error)));
+                break;
+            }
+        };
         if !entry.header().entry_type().is_file() {
             continue;
         }
@@ -201,9 +251,9 @@ pub fn archive(path: &Path) -> Result<Vec<Item>> {
         let dot = name[base..].find('.').map_or(name.len(), |i| base + i);
         let (sample, ending) = (name[..dot].to_string(), name[dot..].trim_start_matches('.').to_lowercase());
         if ending == "cls" || ending == "cls.txt" {
-            let mut text = String::new();
-            entry.by_ref().take(1 << 12).read_to_string(&mut text).map_err(bad)?;
-            classes.insert(sample, text.trim().to_string());
+            let mut text = Vec::new();
+            entry.by_ref().take(1 << 12).read_to_end(&mut text).map_err(bad)?;
+            classes.insert(sample, String::from_utf8_lossy(&text).trim().to_string());
         } else if ENDINGS.contains(&ending.rsplit('.').next().unwrap_or_default()) {
             let item = Item {
                 id: format!("{}/{name}", path.display()),
@@ -221,5 +271,5 @@ pub fn archive(path: &Path) -> Result<Vec<Item>> {
         item.class = classes.get(&sample).cloned();
         item
     };
-    Ok(order.into_iter().map(with_class).collect())
+    Ok(order.into_iter().map(with_class).chain(damaged).collect())
 }

@@ -6,7 +6,8 @@
 //! ```
 
 use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+use std::io::{BufRead, BufReader, BufWriter, Read, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use safetensors::SafeTensors;
@@ -73,6 +74,47 @@ pub struct Written {
     pub files: Vec<PathBuf>,
 }
 
+/// How the table beside the features begins.
+const TABLE_HEADER: [&str; 4] = ["row", "path", "label", "error"];
+
+/// The table beside a features file.
+pub fn table_of(out: &Path) -> PathBuf {
+    out.with_extension("csv")
+}
+
+/// Refuses an output that would not be a features file, or whose table would replace a file of someone else.
+pub fn check_out(out: &Path) -> Result<()> {
+    let refuse =
+        |reason: &str, path: &Path| Err(Error::names("out", format!("{reason} ({})", path.display())));
+    if out.extension().is_none_or(|ending| ending != "safetensors") {
+        return refuse("expected a name that ends in .safetensors", out);
+    }
+    if out.is_dir() {
+        return refuse("expected a file to write, got a folder", out);
+    }
+    let table = table_of(out);
+    if !table.exists() {
+        return Ok(());
+    }
+    let mut first = String::new();
+    if table.is_file() {
+        let file = File::open(&table).map_err(|e| Error::io("opening", &table, e))?;
+        // What cannot be read as text is not ours either.
+        let _ = BufReader::new(file.take(1 << 10)).read_line(&mut first);
+    }
+    match first.trim_end() == TABLE_HEADER.join(",") {
+        true => Ok(()),
+        false => refuse("the table of rows goes here, but this file is another; give another name", &table),
+    }
+}
+
+/// Rows of a part that go into one shard.
+struct Piece {
+    part: PathBuf,
+    rows: Range<usize>,
+    labels: Vec<Option<usize>>,
+}
+
 impl Store {
     /// Begins, or goes on where an earlier run with the same encoder and pictures was stopped.
     pub fn open(
@@ -83,6 +125,7 @@ impl Store {
         labels: Option<&[usize]>,
         part_items: usize,
     ) -> Result<Self> {
+        check_out(out)?;
         let mut name = out.as_os_str().to_owned();
         name.push(".parts");
         let parts = PathBuf::from(name);
@@ -169,12 +212,12 @@ impl Store {
         self.flush()?;
         let mut parts = Vec::new();
         let mut written = Written { rows: 0, unreadable: Vec::new(), files: Vec::new() };
-        let table = self.out.with_extension("csv");
+        let table = table_of(&self.out);
         let mut list = Vec::new();
         {
             let mut writer = csv::Writer::from_writer(&mut list);
             let bad = |e: csv::Error| Error::io("writing", &table, e.into());
-            writer.write_record(["row", "path", "label", "error"]).map_err(bad)?;
+            writer.write_record(TABLE_HEADER).map_err(bad)?;
             let mut start = 0;
             while start < self.done {
                 let path = self.part(start);
@@ -201,16 +244,22 @@ impl Store {
             }
             writer.flush().map_err(|e| Error::io("writing", &table, e))?;
         }
-        // Whole parts go into a shard, so that nothing needs to be held in memory.
-        let mut shards: Vec<Vec<(PathBuf, Vec<Option<usize>>)>> = vec![vec![]];
-        let mut rows = 0;
-        for part in parts {
-            if rows > 0 && rows + part.1.len() > shard_rows.max(1) {
-                shards.push(vec![]);
-                rows = 0;
+        // Shards are lists of pieces of parts, so that nothing needs to be held in memory.
+        let mut shards: Vec<Vec<Piece>> = vec![vec![]];
+        let mut room = shard_rows.max(1);
+        for (part, labels) in parts {
+            let mut start = 0;
+            while start < labels.len() {
+                if room == 0 {
+                    shards.push(vec![]);
+                    room = shard_rows.max(1);
+                }
+                let rows = start..labels.len().min(start + room);
+                room -= rows.len();
+                start = rows.end;
+                let piece = Piece { part: part.clone(), labels: labels[rows.clone()].to_vec(), rows };
+                shards.last_mut().expect("there is one").push(piece);
             }
-            rows += part.1.len();
-            shards.last_mut().expect("there is one").push(part);
         }
         let n = shards.len();
         for (i, shard) in shards.iter().enumerate() {
@@ -229,10 +278,10 @@ impl Store {
         Ok(written)
     }
 
-    fn write_shard(&self, path: &Path, parts: &[(PathBuf, Vec<Option<usize>>)]) -> Result<()> {
+    fn write_shard(&self, path: &Path, pieces: &[Piece]) -> Result<()> {
         let io = |e| Error::io("writing", path, e);
-        let rows: usize = parts.iter().map(|(_, labels)| labels.len()).sum();
-        let labelled = parts.iter().flat_map(|(_, labels)| labels).all(Option::is_some) && rows > 0;
+        let rows: usize = pieces.iter().map(|piece| piece.rows.len()).sum();
+        let labelled = pieces.iter().flat_map(|piece| &piece.labels).all(Option::is_some) && rows > 0;
         let classes = serde_json::to_string(&self.provenance.classes).unwrap_or_default();
         let p = &self.provenance;
         let mut metadata = vec![
@@ -248,12 +297,13 @@ impl Store {
         let file = tempfile::NamedTempFile::new_in(folder).map_err(io)?;
         let mut out = BufWriter::new(file);
         out.write_all(&header(&[rows, self.dim], labelled.then_some(rows), &metadata)).map_err(io)?;
-        for (part, _) in parts {
+        let row = self.dim * size_of::<f32>();
+        for Piece { part, rows, .. } in pieces {
             let bytes = fs::read(part).map_err(|e| Error::io("reading", part, e))?;
-            out.write_all(data(&bytes, part)?).map_err(io)?;
+            out.write_all(&data(&bytes, part)?[rows.start * row..rows.end * row]).map_err(io)?;
         }
         if labelled {
-            for label in parts.iter().flat_map(|(_, labels)| labels).flatten() {
+            for label in pieces.iter().flat_map(|piece| &piece.labels).flatten() {
                 out.write_all(&(*label as i64).to_le_bytes()).map_err(io)?;
             }
         }

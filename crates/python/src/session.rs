@@ -224,9 +224,13 @@ impl Session {
     /// Takes in the evidence of others (sessions, states or state files) that started from the same head and
     /// configuration. What is local to one stream (windows, prior, temperatures) restarts.
     #[pyo3(signature = (*others))]
-    fn merge(&self, py: Python<'_>, others: &Bound<'_, PyTuple>) -> PyResult<()> {
+    fn merge(slf: &Bound<'_, Self>, others: &Bound<'_, PyTuple>) -> PyResult<()> {
+        if others.iter().any(|other| other.is(slf)) {
+            let text = "merge: expected other sessions, got this one: its evidence would count twice";
+            return Err(PyValueError::new_err(text));
+        }
         let others = others.iter().map(|other| state_of(&other)).collect::<PyResult<Vec<_>>>()?;
-        self.using(py, |session| {
+        slf.get().using(slf.py(), |session| {
             let mut merged = session.state();
             for other in &others {
                 merged = merged.merge(other).map_err(raise)?;

@@ -34,6 +34,13 @@ def test_metrics_agree_with_scikit_learn(stream: Stream) -> None:
     assert found["ece_right"] == pytest.approx(ultta.metrics.ece(step.prob, right, closed="right"), abs=1e-6)
 
 
+def test_missing_values_are_refused() -> None:
+    with pytest.raises(ValueError, match="row 1"):
+        ultta.metrics.quality([[0.5, 0.5], [np.nan, 1.0]], [0, 1])
+    with pytest.raises(ValueError, match="masked"):
+        ultta.metrics.top1(np.ma.array([0, 1], mask=[False, True]), [0, 1])
+
+
 def test_detection_agrees_with_scikit_learn() -> None:
     random = np.random.default_rng(0)
     known, strangers = random.normal(1, 1, 300), random.normal(0, 1, 200)

@@ -206,6 +206,8 @@ def test_merge_adds_evidence(stream: Stream) -> None:
         a.merge(ultta.Session(stream.head, preset="paper"))
     with pytest.raises(TypeError, match="expected a State, a Session or the path"):
         a.merge(3)
+    with pytest.raises(ValueError, match="count twice"):
+        a.merge(b, a)
 
 
 def test_feedback_by_index_and_name(stream: Stream) -> None:

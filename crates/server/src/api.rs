@@ -228,6 +228,15 @@ pub fn row_answers<'a>(
         .collect()
 }
 
+/// Pictures as files of a form; fields without a file are ignored.
+#[derive(Debug, ToSchema)]
+#[allow(dead_code)]
+pub struct PicturesForm {
+    /// Any number of files, under any names.
+    #[schema(value_type = Vec<String>, format = Binary)]
+    pictures: Vec<Vec<u8>>,
+}
+
 /// Pictures as JSON.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -485,6 +494,9 @@ pub struct StreamDetail {
 pub struct StreamList {
     /// By name.
     pub streams: Vec<StreamView>,
+    /// Streams that could not be opened, and why. They can be deleted, or repaired before the next start.
+    #[serde(skip_serializing_if = "std::collections::BTreeMap::is_empty")]
+    pub damaged: std::collections::BTreeMap<String, String>,
 }
 
 /// One class of a stream.
@@ -588,7 +600,7 @@ pub struct ConfigView {
 /// Health of the server.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct HealthView {
-    /// `ok`, or `degraded` while some stream cannot keep what it would learn.
+    /// `ok`, or `degraded` while some stream cannot keep what it would learn, or could not be opened.
     pub status: &'static str,
     /// Why, by stream.
     pub degraded: std::collections::BTreeMap<String, String>,

@@ -17,7 +17,7 @@ use utoipa_axum::router::OpenApiRouter;
 use crate::auth::{Access, Guards};
 use crate::listen::ServerError;
 use crate::metrics::Metrics;
-use crate::picture::PictureEncoder;
+use crate::picture::{PictureEncoder, Pictures};
 use crate::problem::Problem;
 use crate::routes;
 use crate::settings::ServerConfig;
@@ -30,7 +30,7 @@ pub struct App {
     pub config: ServerConfig,
     pub streams: Streams,
     pub metrics: Arc<Metrics>,
-    pub encoder: Option<Arc<dyn PictureEncoder>>,
+    pub pictures: Option<Pictures>,
     pub stopping: AtomicBool,
     guards: Guards,
     /// Request ids are this and a number.
@@ -45,7 +45,8 @@ impl App {
         let boot = (streams.clock.now() * 1e3) as u64 as u32 ^ std::process::id().rotate_left(16);
         let guards = Guards::new(&config.tokens);
         let (stopping, requests) = (AtomicBool::new(false), AtomicU64::new(0));
-        Ok(Self { config, streams, metrics, encoder, stopping, guards, boot, requests })
+        let pictures = encoder.map(|encoder| Pictures::new(encoder, config.limits.picture_queue));
+        Ok(Self { config, streams, metrics, pictures, stopping, guards, boot, requests })
     }
 }
 
@@ -211,7 +212,9 @@ fn admit(app: &App, request: &Request) -> Result<(), Problem> {
     let token = headers
         .get(header::AUTHORIZATION)
         .and_then(|v| v.to_str().ok())
-        .and_then(|v| v.strip_prefix("Bearer "));
+        .and_then(|v| v.split_once(' '))
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
+        .map(|(_, token)| token);
     let Some(token) = token else {
         return Err(Problem::unauthorised("expected a header `Authorization: Bearer TOKEN`"));
     };

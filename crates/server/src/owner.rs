@@ -637,6 +637,11 @@ impl Owner {
         self.session.state()
     }
 
+    /// Whether samples teach.
+    pub fn learning(&self) -> bool {
+        self.session.learning()
+    }
+
     /// Keeps the state under a label.
     pub fn snapshot(&mut self, label: &str) -> Result<(), Problem> {
         self.parts.folder.save_snapshot(label, &self.session.state())?;

@@ -94,6 +94,8 @@ impl ServerConfig {
         for (key, value) in [
             ("limits.body_bytes", limits.body_bytes),
             ("limits.picture_bytes", limits.picture_bytes),
+            ("limits.picture_pixels", limits.picture_pixels),
+            ("limits.picture_queue", limits.picture_queue),
             ("limits.batch_rows", limits.batch_rows),
             ("limits.streams", limits.streams),
             ("limits.queue", limits.queue),
@@ -125,6 +127,10 @@ pub struct Limits {
     pub body_bytes: usize,
     /// Bytes of one picture.
     pub picture_bytes: usize,
+    /// Pixels of one picture.
+    pub picture_pixels: usize,
+    /// Requests of pictures that may wait for the image model; more are answered with 429.
+    pub picture_queue: usize,
     /// Rows of one request.
     pub batch_rows: usize,
     /// Streams that may exist.
@@ -148,6 +154,8 @@ impl Default for Limits {
         Self {
             body_bytes: 64 << 20,
             picture_bytes: 16 << 20,
+            picture_pixels: 50_000_000,
+            picture_queue: 64,
             batch_rows: 16_384,
             streams: 64,
             queue: 1024,

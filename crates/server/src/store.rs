@@ -68,13 +68,13 @@ impl Folder {
         Self { path }
     }
 
-    /// Makes the folder of a new stream: whole, or not at all.
+    /// Makes the folder of a new stream: whole, or not at all. It may start from a state, learning or not.
     pub fn create(
         path: &Path,
         head: &Head,
         config: &Config,
         meta: &Meta,
-        start: Option<&State>,
+        start: Option<&(State, bool)>,
     ) -> Result<Self> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let aside = path.with_file_name(format!(".new-{name}"));
@@ -86,8 +86,8 @@ impl Folder {
         let text = serde_json::to_vec_pretty(meta).map_err(|e| io_error(e.into()))?;
         write_atomically(&aside.join("stream.json"), &text)?;
         let folder = Self::new(aside.clone());
-        if let Some(state) = start {
-            folder.write_base(state.clone(), 0, true, Extra::default())?;
+        if let Some((state, learning)) = start {
+            folder.write_base(state.clone(), 0, *learning, Extra::default())?;
         }
         Log::create(&folder.log_path(0), 0).map_err(io_error)?;
         fs::rename(&aside, path).map_err(io_error)?;

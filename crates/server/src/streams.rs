@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot};
@@ -162,6 +162,8 @@ impl Stream {
 pub struct Streams {
     root: PathBuf,
     streams: RwLock<BTreeMap<String, Arc<Stream>>>,
+    /// Streams that could not be opened, and why.
+    damaged: Mutex<BTreeMap<String, String>>,
     /// One creation or deletion at a time.
     changing: tokio::sync::Mutex<()>,
     /// Held as long as the server runs.
@@ -175,7 +177,7 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// Opens a data folder and every stream in it. Replays logs, so it may take a while.
+    /// Opens a data folder and every stream in it; one that cannot be opened is reported and left. Replays logs, so it may take a while.
     pub(crate) fn open(config: &ServerConfig, metrics: Arc<Metrics>) -> ultta::Result<Self> {
         let root = config.data_dir.join("streams");
         let failed = |doing, path: &Path| {
@@ -187,6 +189,7 @@ impl Streams {
         let streams = Self {
             root: root.clone(),
             streams: RwLock::default(),
+            damaged: Mutex::default(),
             changing: tokio::sync::Mutex::new(()),
             lock: Mutex::new(Some(lock)),
             durability: config.durability,
@@ -208,7 +211,11 @@ impl Streams {
         }
         names.sort();
         for name in &names {
-            streams.start(name)?;
+            if let Err(error) = streams.start(name) {
+                let reason = format!("it could not be opened: {error}");
+                tracing::error!(stream = name, reason, "damaged");
+                streams.damaged_names().insert(name.clone(), reason);
+            }
         }
         for name in &names {
             streams.connect(name);
@@ -218,10 +225,20 @@ impl Streams {
 
     /// The stream of this name.
     pub(crate) fn get(&self, name: &str) -> Result<Arc<Stream>, Problem> {
-        self.read()
-            .get(name)
-            .cloned()
-            .ok_or_else(|| Problem::not_found(format!("there is no stream {name:?}")))
+        self.read().get(name).cloned().ok_or_else(|| match self.damaged_names().get(name) {
+            Some(reason) => Problem::unavailable(format!("stream {name:?}: {reason}")),
+            None => Problem::not_found(format!("there is no stream {name:?}")),
+        })
+    }
+
+    /// Streams that could not be opened, and why.
+    pub(crate) fn damaged(&self) -> BTreeMap<String, String> {
+        self.damaged_names().clone()
+    }
+
+    /// Whether there is a stream of this name that could not be opened.
+    pub fn is_damaged(&self, name: &str) -> bool {
+        self.damaged_names().contains_key(name)
     }
 
     /// All streams, by name.
@@ -252,17 +269,17 @@ impl Streams {
         self.create(name, spec, None, None).await.map(|_| ()).map_err(|p| p.detail)
     }
 
-    /// Makes a stream, from a state if there is one, shadowing another one if asked.
+    /// Makes a stream, from a state and whether it learns if there is one, shadowing another one if asked.
     pub(crate) async fn create(
         &self,
         name: &str,
         spec: StreamSpec,
-        start: Option<State>,
+        start: Option<(State, bool)>,
         shadow_of: Option<String>,
     ) -> Result<Arc<Stream>, Problem> {
         check_name(name).map_err(Problem::invalid)?;
         let _changing = self.changing.lock().await;
-        if self.read().contains_key(name) {
+        if self.read().contains_key(name) || self.is_damaged(name) {
             return Err(Problem::conflict(format!("there is a stream {name:?} already")));
         }
         if self.read().len() >= self.limits.streams {
@@ -273,7 +290,7 @@ impl Streams {
         }
         // Refuses what cannot work before anything is written.
         let mut session = ultta::Session::new(spec.head.clone(), &spec.config)?;
-        if let Some(state) = &start {
+        if let Some((state, _)) = &start {
             session.load(state)?;
         }
         drop(session);
@@ -295,6 +312,12 @@ impl Streams {
     /// Ends a stream and removes all it has kept.
     pub(crate) async fn delete(&self, name: &str) -> Result<(), Problem> {
         let _changing = self.changing.lock().await;
+        if self.is_damaged(name) {
+            tokio::task::block_in_place(|| Folder::new(self.root.join(name)).remove())?;
+            self.damaged_names().remove(name);
+            tracing::info!(stream = name, "deleted");
+            return Ok(());
+        }
         let stream = self.get(name)?;
         if let Some(source) = &stream.meta.shadow_of
             && let Ok(source) = self.get(source)
@@ -394,6 +417,10 @@ impl Streams {
         {
             source.shadows.add(name, stream.queue.clone(), stream.dropped.clone());
         }
+    }
+
+    fn damaged_names(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
+        self.damaged.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn read(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<String, Arc<Stream>>> {

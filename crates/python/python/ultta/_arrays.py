@@ -24,6 +24,8 @@ def float32(what: str, values: Any) -> NDArray[np.float32]:
     ...
     ValueError: features: expected dtype float16, float32 or float64, got complex128
     """
+    if np.ma.is_masked(values):
+        raise ValueError(f"{what}: expected no masked values; leave those rows out first")
     array = values if isinstance(values, np.ndarray) else _array(what, values)
     if array.dtype.kind != "f":
         raise ValueError(f"{what}: expected dtype float16, float32 or float64, got {array.dtype}")

@@ -22,8 +22,34 @@ def prompts(name: str, templates: Iterable[Template]) -> list[str]:
     return [t.replace("{}", name) if isinstance(t, str) else t(name) for t in templates]
 
 
+def checked(
+    classes: Iterable[str], templates: str | Iterable[Template] | None
+) -> tuple[list[str], list[Template]]:
+    """Class names and templates as lists; a single text is one template.
+
+    >>> checked(["cat", "dog"], "a {}.")
+    (['cat', 'dog'], ['a {}.'])
+    >>> checked("cat", None)
+    Traceback (most recent call last):
+    ...
+    TypeError: classes: expected a list of names, got the text 'cat'
+    """
+    if isinstance(classes, str):
+        raise TypeError(f"classes: expected a list of names, got the text {classes!r}")
+    if templates is None:
+        chosen = list(DEFAULT_TEMPLATES)
+    else:
+        chosen = [templates] if isinstance(templates, str) or callable(templates) else list(templates)
+    if not chosen:
+        raise ValueError("templates: expected at least 1, got 0")
+    for template in chosen:
+        if isinstance(template, str) and "{}" not in template:
+            raise ValueError(f"templates: expected {{}} where the name goes, got {template!r}")
+    return list(classes), chosen
+
+
 def head_from_open_clip(
-    model: Any, tokenizer: Any, classes: Iterable[str], templates: Sequence[Template] | None, batch_size: int
+    model: Any, tokenizer: Any, classes: Iterable[str], templates: str | Sequence[Template] | None, batch_size: int
 ) -> Head:
     """See ``Head.from_open_clip``."""
     device = next(model.parameters()).device
@@ -35,7 +61,7 @@ def head_from_open_clip(
 
 
 def head_from_transformers(
-    model: Any, processor: Any, classes: Iterable[str], templates: Sequence[Template] | None, batch_size: int
+    model: Any, processor: Any, classes: Iterable[str], templates: str | Sequence[Template] | None, batch_size: int
 ) -> Head:
     """See ``Head.from_transformers``."""
     tokenizer = getattr(processor, "tokenizer", processor)
@@ -56,17 +82,14 @@ def _head(
     model: Any,
     encode: Callable[[list[str]], Any],
     classes: Iterable[str],
-    templates: Sequence[Template] | None,
+    templates: str | Sequence[Template] | None,
     batch_size: int,
     source: str,
 ) -> Head:
+    names, chosen = checked(classes, templates)
     import torch
 
-    names = list(classes)
-    templates = list(DEFAULT_TEMPLATES if templates is None else templates)
-    if not templates:
-        raise ValueError("templates: expected at least 1, got 0")
-    texts = [text for name in names for text in prompts(name, templates)]
+    texts = [text for name in names for text in prompts(name, chosen)]
     rows = []
     was_training = model.training
     model.eval()
@@ -79,7 +102,7 @@ def _head(
     if not rows:
         raise ValueError("head: no classes; expected at least 2")
     features = torch.cat(rows)
-    anchors = features.reshape(len(names), len(templates), features.shape[-1])
+    anchors = features.reshape(len(names), len(chosen), features.shape[-1])
     scale = float(model.logit_scale.detach().float().exp().cpu())
-    metadata = {"source": source, "encoder": type(model).__name__, "templates": str(len(templates))}
+    metadata = {"source": source, "encoder": type(model).__name__, "templates": str(len(chosen))}
     return Head.from_text_features(anchors, names, scale, metadata=metadata)

@@ -67,7 +67,7 @@ class Head:
         model: Any,
         tokenizer: Any,
         classes: Iterable[str],
-        templates: Sequence[_Template] | None = None,
+        templates: str | Sequence[_Template] | None = None,
         *,
         batch_size: int = 256,
     ) -> Head: ...
@@ -76,7 +76,7 @@ class Head:
         model: Any,
         processor: Any,
         classes: Iterable[str],
-        templates: Sequence[_Template] | None = None,
+        templates: str | Sequence[_Template] | None = None,
         *,
         batch_size: int = 256,
     ) -> Head: ...

@@ -32,9 +32,12 @@ def quality(probs: ArrayLike, labels: ArrayLike, answers: ArrayLike | None = Non
     >>> found["top1"], found["ece"]
     (0.5, 0.25)
     """
-    rows = np.ascontiguousarray(probs, dtype=np.float32)
+    rows = np.ascontiguousarray(_unmasked("probs", probs), dtype=np.float32)
     if rows.ndim != 2:
         raise ValueError(f"probs: expected rows × classes, got {rows.ndim} dimensions")
+    if not np.isfinite(rows).all():
+        row = int(np.argmin(np.isfinite(rows).all(axis=1)))
+        raise ValueError(f"probs: expected finite values, got others in row {row}")
     chosen = rows.argmax(axis=1) if answers is None else answers
     found: dict[str, float] = json.loads(_ultta._quality(rows, _whole("answers", chosen), _whole("labels", labels)))
     return found
@@ -126,10 +129,17 @@ def _bins(prob: ArrayLike, right: ArrayLike, bins: int, closed: Closed) -> dict[
 
 
 def _vector(what: str, values: ArrayLike) -> NDArray[Any]:
-    array = np.asarray(values)
+    array = np.asarray(_unmasked(what, values))
     if array.ndim != 1:
         raise ValueError(f"{what}: expected one value per answer, got {array.ndim} dimensions")
     return array
+
+
+def _unmasked(what: str, values: ArrayLike) -> ArrayLike:
+    """Refuses values that are said to be missing."""
+    if np.ma.is_masked(values):
+        raise ValueError(f"{what}: expected no masked values; leave those rows out first")
+    return values
 
 
 def _whole(what: str, values: ArrayLike) -> NDArray[np.int64]:

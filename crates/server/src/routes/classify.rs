@@ -352,7 +352,7 @@ async fn ask(stream: &Stream, line: Line, query: ClassifyQuery, learn: bool) -> 
 /// Needs an image model (`ultta serve --model`). Bodies: one picture as it is (`image/jpeg`, `image/png`,
 /// `application/octet-stream`), `multipart/form-data` with any number of files, or JSON with base64.
 #[utoipa::path(post, path = "/v1/streams/{stream}/pictures", tag = "classify", params(("stream" = String, Path, example = "default"), ClassifyQuery),
-    request_body(content((PicturesRequest = "application/json"), (Vec<u8> = "image/jpeg"), (Vec<u8> = "image/png"), (Vec<u8> = "application/octet-stream"))),
+    request_body(content((PicturesRequest = "application/json"), (Vec<u8> = "image/jpeg"), (Vec<u8> = "image/png"), (Vec<u8> = "application/octet-stream"), (PicturesForm = "multipart/form-data"))),
     responses((status = 200, description = "Answers, in order", body = ClassifyResponse<'_>), Refusals), security((), ("token" = [])))]
 async fn pictures(
     State(app): State<Arc<App>>,
@@ -365,7 +365,7 @@ async fn pictures(
 
 /// Answer pictures without learning from them
 #[utoipa::path(post, path = "/v1/streams/{stream}/pictures/predict", tag = "classify", params(("stream" = String, Path, example = "default"), ClassifyQuery),
-    request_body(content((PicturesRequest = "application/json"), (Vec<u8> = "image/jpeg"), (Vec<u8> = "image/png"), (Vec<u8> = "application/octet-stream"))),
+    request_body(content((PicturesRequest = "application/json"), (Vec<u8> = "image/jpeg"), (Vec<u8> = "image/png"), (Vec<u8> = "application/octet-stream"), (PicturesForm = "multipart/form-data"))),
     responses((status = 200, description = "Answers, in order", body = ClassifyResponse<'_>), Refusals), security((), ("token" = [])))]
 async fn predict_pictures(
     State(app): State<Arc<App>>,
@@ -385,7 +385,7 @@ async fn answer_pictures(
 ) -> Result<Response, Problem> {
     let arrived = Instant::now();
     let stream = app.streams.get(name)?;
-    let encoder = app.encoder.clone().ok_or_else(Problem::no_picture_model)?;
+    let encoder = app.pictures.as_ref().ok_or_else(Problem::no_picture_model)?;
     if encoder.dim() != stream.head.dim() {
         return Err(Problem::conflict(format!(
             "the image model makes rows of {} numbers, the head of stream {name:?} expects {}",
@@ -439,21 +439,14 @@ async fn answer_pictures(
     }
     stream.stages.observe(Stage::Parse, arrived.elapsed());
     let encoding = Instant::now();
-    let encoded = tokio::task::spawn_blocking(move || {
-        let views: Vec<&[u8]> = pictures.iter().map(|p| &p[..]).collect();
-        encoder.encode(&views)
-    });
-    let data = encoded
-        .await
-        .map_err(|_| Problem::invalid("the image model failed on this picture"))?
-        .map_err(|e| Problem::invalid(e.to_string()))?;
+    let data = encoder.encode(pictures).await?;
     stream.stages.observe(Stage::Encode, encoding.elapsed());
     let dim = stream.head.dim();
     let features = Features::normalized(data, dim)?.data().to_vec();
     respond(&stream, Rows { dim, features, ..Default::default() }, extent, refs, learn, arrived).await
 }
 
-/// The files of a form. Its size is limited by the router.
+/// The files of a form, without its other fields. Its size is limited by the router.
 async fn from_multipart(request: Request) -> Result<Vec<Bytes>, Problem> {
     let malformed = |e: axum::extract::multipart::MultipartError| match e.status().as_u16() {
         413 => Problem::too_large(e.body_text()),
@@ -463,9 +456,14 @@ async fn from_multipart(request: Request) -> Result<Vec<Bytes>, Problem> {
         Multipart::from_request(request, &()).await.map_err(|e| Problem::malformed(e.body_text()))?;
     let mut pictures = Vec::new();
     while let Some(field) = form.next_field().await.map_err(malformed)? {
-        pictures.push(field.bytes().await.map_err(malformed)?);
+        if field.file_name().is_some() {
+            pictures.push(field.bytes().await.map_err(malformed)?);
+        }
     }
-    Ok(pictures)
+    match pictures.is_empty() {
+        true => Err(Problem::malformed("expected a form with at least 1 file, got none")),
+        false => Ok(pictures),
+    }
 }
 
 /// Deliver labels of earlier samples

@@ -57,7 +57,8 @@ fn view(stream: &Stream) -> StreamView {
 #[utoipa::path(get, path = "/v1/streams", tag = "streams", responses((status = 200, description = "All streams", body = StreamList), Refusals),
     security((), ("token" = [])))]
 async fn list(State(app): State<Arc<App>>) -> Json<StreamList> {
-    Json(StreamList { streams: app.streams.all().iter().map(|s| view(s)).collect() })
+    let streams = app.streams.all().iter().map(|s| view(s)).collect();
+    Json(StreamList { streams, damaged: app.streams.damaged() })
 }
 
 /// Create a stream
@@ -239,7 +240,7 @@ fn find_snapshot(stream: &Stream, label: &str) -> Result<(), Problem> {
 
 /// Make a second stream from this one
 ///
-/// With the same settings the state is copied. As a shadow it is shown the same traffic, and its answers are compared.
+/// With the same settings the state is copied, frozen if this one is. As a shadow it is shown the same traffic, and its answers are compared.
 #[utoipa::path(post, path = "/v1/streams/{stream}/clone", tag = "streams", params(("stream" = String, Path, example = "default")),
     request_body = CloneStream, responses((status = 201, description = "The new stream", body = StreamView), Refusals),
     security((), ("token" = [])))]
@@ -254,7 +255,7 @@ async fn clone(
     let choice = request.choice();
     let config = if choice.is_empty() { source.config.clone() } else { choice.resolve()? };
     let start = match config == source.config {
-        true => Some(source.control(|owner| Ok(owner.state())).await?),
+        true => Some(source.control(|owner| Ok((owner.state(), owner.learning()))).await?),
         false => None,
     };
     let durability = request.durability.or(source.meta.durability);
@@ -284,6 +285,11 @@ async fn merge(
     let (other, text) = match kind.as_str() {
         "application/json" => {
             let MergeRequest { stream: other } = json(&bytes)?;
+            if other == name {
+                return Err(Problem::conflict(format!(
+                    "expected another stream, got {name:?} itself: its evidence would count twice"
+                )));
+            }
             let state = app.streams.get(&other)?.control(|owner| Ok(owner.state())).await?;
             (state, format!("the evidence of stream {other} was added"))
         }

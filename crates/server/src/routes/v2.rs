@@ -43,6 +43,17 @@ impl IntoResponse for Refused {
 /// Length of the JSON in front of binary tensors.
 static HEADER_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
 
+/// The only version of a model.
+const VERSION: &str = "1";
+
+/// Refuses a version that there is not.
+fn check_version(version: &str) -> Result<(), Problem> {
+    match version == VERSION {
+        true => Ok(()),
+        false => Err(Problem::not_found(format!("there is no version {version:?}; expected {VERSION:?}"))),
+    }
+}
+
 pub fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
         .routes(routes!(server))
@@ -51,6 +62,9 @@ pub fn router() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(model))
         .routes(routes!(model_ready))
         .routes(routes!(infer))
+        .routes(routes!(model_version))
+        .routes(routes!(model_version_ready))
+        .routes(routes!(infer_version))
 }
 
 /// The server
@@ -83,7 +97,7 @@ async fn model(State(app): State<Arc<App>>, Named(name): Named<String>) -> Resul
         OUTPUTS.iter().map(|o| json!({"name": o.name, "datatype": o.datatype, "shape": [-1]})).collect();
     Ok(Json(json!({
         "name": name,
-        "versions": ["1"],
+        "versions": [VERSION],
         "platform": "ultta",
         "inputs": [{"name": "features", "datatype": "FP32", "shape": [-1, stream.head.dim()]}],
         "outputs": outputs,
@@ -99,6 +113,45 @@ async fn model_ready(
 ) -> Result<Json<Value>, Refused> {
     app.streams.get(&name)?;
     Ok(Json(json!({"name": name, "ready": true})))
+}
+
+/// A version of a stream as a model: there is one
+#[utoipa::path(get, path = "/v2/models/{stream}/versions/{version}", tag = "open inference",
+    params(("stream" = String, Path, example = "default"), ("version" = String, Path, example = "1")),
+    responses((status = 200, description = "Inputs and outputs", body = Object), Refusals), security((), ("token" = [])))]
+async fn model_version(
+    app: State<Arc<App>>,
+    Named((name, version)): Named<(String, String)>,
+) -> Result<Json<Value>, Refused> {
+    check_version(&version)?;
+    model(app, Named(name)).await
+}
+
+/// Whether a version of a stream takes requests
+#[utoipa::path(get, path = "/v2/models/{stream}/versions/{version}/ready", tag = "open inference",
+    params(("stream" = String, Path, example = "default"), ("version" = String, Path, example = "1")),
+    responses((status = 200, description = "It does", body = Object), Refusals), security((), ("token" = [])))]
+async fn model_version_ready(
+    app: State<Arc<App>>,
+    Named((name, version)): Named<(String, String)>,
+) -> Result<Json<Value>, Refused> {
+    check_version(&version)?;
+    model_ready(app, Named(name)).await
+}
+
+/// Answer rows and learn from them, by version
+#[utoipa::path(post, path = "/v2/models/{stream}/versions/{version}/infer", tag = "open inference",
+    params(("stream" = String, Path, example = "default"), ("version" = String, Path, example = "1")),
+    request_body = InferRequest, responses((status = 200, description = "Outputs", body = InferResponse), Refusals),
+    security((), ("token" = [])))]
+async fn infer_version(
+    app: State<Arc<App>>,
+    Named((name, version)): Named<(String, String)>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Refused> {
+    check_version(&version)?;
+    infer(app, Named(name), headers, body).await
 }
 
 /// A request of the protocol.
@@ -257,7 +310,7 @@ async fn infer(
     }
     let response = InferResponse {
         model_name: name,
-        model_version: "1",
+        model_version: VERSION,
         id: request.id,
         parameters: json!({"learnt": learnt, "generation": generation}),
         outputs,

@@ -27,19 +27,17 @@ pub fn router() -> OpenApiRouter<Arc<App>> {
 }
 
 fn health(app: &App) -> HealthView {
-    let degraded: std::collections::BTreeMap<_, _> = app
-        .streams
-        .all()
-        .iter()
-        .filter_map(|stream| Some((stream.name.clone(), stream.degraded()?)))
-        .collect();
+    let mut degraded = app.streams.damaged();
+    let streams = app.streams.all();
+    degraded.extend(streams.iter().filter_map(|stream| Some((stream.name.clone(), stream.degraded()?))));
     let status = if degraded.is_empty() { "ok" } else { "degraded" };
     HealthView { status, degraded, version: VERSION }
 }
 
 /// Whether the server lives
 ///
-/// `degraded` names streams whose disk does not take the log: they answer and learn nothing until it does again.
+/// `degraded` names streams whose disk does not take the log: they answer and learn nothing until it does again;
+/// and streams that could not be opened.
 #[utoipa::path(get, path = "/healthz", tag = "watch", responses((status = 200, description = "It lives", body = HealthView), Refusals))]
 async fn healthz(State(app): State<Arc<App>>) -> Json<HealthView> {
     Json(health(&app))
@@ -95,7 +93,7 @@ async fn config(State(app): State<Arc<App>>) -> Json<ConfigView> {
         sync_interval_ms: config.sync_interval_ms,
         compact_bytes: config.compact_bytes,
         limits: config.limits.clone(),
-        pictures: app.encoder.is_some(),
+        pictures: app.pictures.is_some(),
         tokens: !config.tokens.is_empty(),
         version: VERSION,
         stream_defaults: ultta::config::DEFAULT_TOML,

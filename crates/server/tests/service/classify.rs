@@ -172,7 +172,12 @@ fn the_open_inference_protocol_answers_with_text_and_with_bytes() {
     let block = features.slice(0..4);
     let step = session.step(&block).unwrap();
     let text = json!({"id": "x", "inputs": [{"name": "features", "shape": [4, DIM], "datatype": "FP32", "data": block.data()}]});
-    let (status, answer) = service.post("/v2/models/default/infer", &text);
+    let version = "/v2/models/default/versions";
+    assert_eq!(service.get(&format!("{version}/1")).1, model);
+    assert_eq!(service.get(&format!("{version}/1/ready")).1["ready"], true);
+    assert_eq!(service.get(&format!("{version}/2")).0, 404);
+    assert_eq!(service.post(&format!("{version}/2/infer"), &text).0, 404);
+    let (status, answer) = service.post(&format!("{version}/1/infer"), &text);
     assert_eq!((status, &answer["id"]), (200, &json!("x")), "{answer}");
     let labels: Vec<u64> =
         answer["outputs"][0]["data"].as_array().unwrap().iter().map(|v| v.as_u64().unwrap()).collect();

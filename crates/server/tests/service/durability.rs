@@ -241,6 +241,32 @@ fn clocks_that_run_backwards_are_lifted_here_and_in_the_log() {
 }
 
 #[test]
+fn a_damaged_stream_does_not_keep_the_others_from_being_served() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = Service::with_default(folder.path(), "ul-tta");
+    service.ensure("other", "ul-tta");
+    service.stop();
+    let head = folder.path().join("streams/other/head.safetensors");
+    let bytes = fs::read(&head).unwrap();
+    fs::write(&head, &bytes[..bytes.len() / 2]).unwrap();
+    let service = Service::with_default(folder.path(), "ul-tta");
+    service.classify(&rows(10));
+    let (_, health) = service.get("/readyz");
+    assert_eq!(health["status"], "degraded");
+    assert!(health["degraded"]["other"].as_str().unwrap().contains("could not be opened"), "{health}");
+    let (_, list) = service.get("/v1/streams");
+    assert_eq!(list["streams"].as_array().unwrap().len(), 1);
+    assert_eq!(list["damaged"], health["degraded"]);
+    assert_eq!(service.get("/v1/streams/other").0, 503);
+    let again = json!({"name": "other", "head_of": "default"});
+    assert_eq!(service.post("/v1/streams", &again).0, 409, "what is left of it is not overwritten");
+    assert_eq!(service.delete("/v1/streams/other"), 204);
+    assert_eq!(service.get("/healthz").1["status"], "ok");
+    assert_eq!(service.post("/v1/streams", &again).0, 201);
+    service.stop();
+}
+
+#[test]
 fn a_second_server_on_the_same_folder_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let service = Service::with_default(folder.path(), "ul-tta");

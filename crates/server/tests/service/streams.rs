@@ -104,6 +104,8 @@ fn a_shadow_sees_the_same_rows_and_labels() {
     assert_eq!(service.state("default"), main.state().to_bytes().unwrap());
     assert_eq!(service.state("paper"), paper.state().to_bytes().unwrap());
     assert_eq!(seen("apart"), Some(200));
+    service.post("/v1/streams/default/freeze", &json!({}));
+    assert_eq!(clone(json!({"name": "frozen"})).1["status"]["learning"], false);
     let (_, twin) = service.get("/v1/streams/twin");
     assert_eq!((&twin["status"]["shadow_agreement"], &twin["shadow_of"]), (&json!(1.0), &json!("default")));
     service.stop();
@@ -129,6 +131,7 @@ fn states_of_two_servers_merge_by_the_merge_law() {
     let evidence = |bytes: &[u8]| State::from_bytes(bytes).unwrap().under("evidence.");
     let (one, other) = (evidence(&a.state("default")), evidence(&b.state("default")));
     assert_eq!(one.get::<u64>("seen").unwrap(), other.get::<u64>("seen").unwrap());
+    assert_eq!(a.post("/v1/streams/default/merge", &json!({"stream": "default"})).0, 409, "itself");
     // on one server by name; another configuration is refused
     a.ensure("second", "ul-tta");
     assert_eq!(a.post("/v1/streams/second/merge", &json!({"stream": "default"})).0, 200);
@@ -142,6 +145,20 @@ fn states_of_two_servers_merge_by_the_merge_law() {
     assert_eq!(a.state("default"), state);
     a.stop();
     b.stop();
+}
+
+/// The page's own function, by Node where there is one.
+#[test]
+fn numbers_on_the_page_keep_their_zeros() {
+    let page = include_str!("../../src/pages/dashboard.html");
+    let start = page.find("const number = ").unwrap();
+    let function = &page[start..start + page[start..].find(";\n").unwrap() + 1];
+    let script = format!(
+        "{function} console.log([250.3, 99.97, 0.5, 100, 1234.5, 1e6, 0.0001234, -20.04, NaN].map(v => number(v)).join(' '))"
+    );
+    let Ok(output) = std::process::Command::new("node").args(["-e", &script]).output() else { return };
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(text.trim(), "250 100 0.5 100 1235 1,000,000 0.000123 -20 –");
 }
 
 #[test]
