@@ -810,7 +810,10 @@ impl<'a> Tally<'a> {
         softmax(logits, tau, &mut self.probs);
         softmax(zero_shot, 1.0, &mut self.frozen);
         for (mass, probs) in self.mass.iter_mut().zip([&self.probs, &self.frozen]) {
-            mass.iter_mut().zip(probs).for_each(|(m, p)| *m += *p as f64);
+            vectorised(
+                #[inline(always)]
+                || mass.iter_mut().zip(probs).for_each(|(m, p)| *m += *p as f64),
+            );
         }
         let frozen = best(&self.frozen);
         let against_pack = self.job.in_distribution.is_some();

@@ -8,6 +8,7 @@ mod detection;
 mod spread;
 
 use serde::{Deserialize, Serialize};
+use ultta::kernels::vectorised;
 
 pub use calibration::{Bin, ClassEce, Ece, Edges, adaptive_ece};
 pub use detection::{Detection, aurc};
@@ -124,19 +125,24 @@ impl Gather {
     pub fn push(&mut self, probs: &[f32], answer: usize, class: usize, nll: Option<f64>) -> Scored {
         let (own, confidence) = (probs[class], probs[answer]);
         let right = answer == class;
-        let mut lanes = [0.0f32; 8];
-        let mut above = 0u32;
-        let (chunks, tail) = probs.as_chunks::<8>();
-        for chunk in chunks {
-            for i in 0..8 {
-                lanes[i] += chunk[i] * chunk[i];
-                above += u32::from(chunk[i] > own);
-            }
-        }
-        for (i, &p) in tail.iter().enumerate() {
-            lanes[i] += p * p;
-            above += u32::from(p > own);
-        }
+        let (lanes, above) = vectorised(
+            #[inline(always)]
+            || {
+                let (mut lanes, mut above) = ([0.0f32; 8], [0u32; 8]);
+                let (chunks, tail) = probs.as_chunks::<8>();
+                for chunk in chunks {
+                    for i in 0..8 {
+                        lanes[i] += chunk[i] * chunk[i];
+                        above[i] += u32::from(chunk[i] > own);
+                    }
+                }
+                for (i, &p) in tail.iter().enumerate() {
+                    lanes[i] += p * p;
+                    above[i] += u32::from(p > own);
+                }
+                (lanes, above.iter().sum::<u32>())
+            },
+        );
         // Among equals the lower index ranks first, as for the answer itself.
         let before = if above < 5 { probs[..class].iter().filter(|&&p| p == own).count() as u32 } else { 0 };
         self.top5 += u64::from(above + before < 5);
