@@ -577,6 +577,24 @@ fn the_doctor_finds_what_is_wrong() {
     assert!(made.unwrap().success());
     let out = place.run(&["doctor", "--features", "f.safetensors", "--head", "o.safetensors"]);
     assert!(out.code == 2 && out.stdout.contains("encode both with the same model"), "{}", out.stdout);
+    // Rows that are no unit vectors are counted from 0.
+    let mut bytes = std::fs::read(place.path("f.safetensors")).unwrap();
+    let start = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let row = 3 * 8 * 4;
+    for value in bytes[start + row..start + row + 32].as_chunks_mut::<4>().0 {
+        *value = (3.0 * f32::from_le_bytes(*value)).to_le_bytes();
+    }
+    std::fs::write(place.path("long.safetensors"), &bytes).unwrap();
+    let out = place.run(&["doctor", "--features", "long.safetensors"]);
+    assert!(
+        out.stdout.contains("norms between 1.000 and 3.000") && out.stdout.contains("row 3"),
+        "{}",
+        out.stdout
+    );
+    bytes[start + row..start + row + 32].fill(0);
+    std::fs::write(place.path("zero.safetensors"), &bytes).unwrap();
+    let out = place.run(&["doctor", "--features", "zero.safetensors"]);
+    assert!(out.stdout.contains("row 3 is all zeros"), "{}", out.stdout);
     assert_eq!(place.run(&["doctor"]).code, 2);
 }
 

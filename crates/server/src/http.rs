@@ -135,11 +135,14 @@ async fn every_request(State(app): State<Arc<App>>, mut request: Request, next: 
     let limit = Duration::from_secs(app.config.limits.request_seconds);
     let mut response = match admit(&app, &request) {
         Err(problem) => problem.into_response(),
-        Ok(()) => match tokio::time::timeout(limit, next.run(request)).await {
-            Ok(response) => response,
-            Err(_) => Problem::timeout(format!("the request took more than {} seconds", limit.as_secs()))
-                .into_response(),
-        },
+        Ok(access) => {
+            request.extensions_mut().insert(access);
+            match tokio::time::timeout(limit, next.run(request)).await {
+                Ok(response) => response,
+                Err(_) => Problem::timeout(format!("the request took more than {} seconds", limit.as_secs()))
+                    .into_response(),
+            }
+        }
     };
     if response.status() == StatusCode::METHOD_NOT_ALLOWED {
         let allow = response.headers().get(header::ALLOW).cloned();
@@ -177,8 +180,8 @@ fn request_id(app: &App, request: &Request) -> String {
     }
 }
 
-/// Whether a request may go on.
-fn admit(app: &App, request: &Request) -> Result<(), Problem> {
+/// Whether a request may go on, and what it may do.
+fn admit(app: &App, request: &Request) -> Result<Access, Problem> {
     let headers = request.headers();
     let host = headers.get(header::HOST).and_then(|v| v.to_str().ok()).unwrap_or("");
     if let Some(origin) = headers.get(header::ORIGIN).and_then(|v| v.to_str().ok()) {
@@ -202,13 +205,13 @@ fn admit(app: &App, request: &Request) -> Result<(), Problem> {
             || name.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok()
             || app.config.hosts.iter().any(|h| h == name);
         return match local || needed.is_none() {
-            true => Ok(()),
+            true => Ok(Access::Admin),
             false => Err(Problem::forbidden(
                 "this server without tokens answers to local names only (server.hosts)",
             )),
         };
     }
-    let Some(needed) = needed else { return Ok(()) };
+    let Some(needed) = needed else { return Ok(Access::Read) };
     let token = headers
         .get(header::AUTHORIZATION)
         .and_then(|v| v.to_str().ok())
@@ -224,7 +227,7 @@ fn admit(app: &App, request: &Request) -> Result<(), Problem> {
             let text = format!("a token for {access:?} was given, this needs one for {needed:?}");
             Err(Problem::forbidden(text.to_lowercase()))
         }
-        Some(_) => Ok(()),
+        Some(access) => Ok(access),
     }
 }
 
@@ -239,8 +242,9 @@ fn needed(method: &Method, path: &str) -> Option<Access> {
     Some(match (method.as_str(), last) {
         ("GET" | "HEAD", "state") => Access::Admin,
         ("GET" | "HEAD", _) => Access::Read,
-        ("POST", "predict") => Access::Read,
-        ("POST", "classify" | "pictures" | "feedback" | "infer") => Access::Write,
+        // Whether it learns is in the body of the last: it asks for more itself.
+        ("POST", "predict" | "infer") => Access::Read,
+        ("POST", "classify" | "pictures" | "feedback") => Access::Write,
         _ => Access::Admin,
     })
 }
@@ -262,12 +266,8 @@ mod tests {
                     (_, "/healthz" | "/readyz" | "/v2" | "/v2/health/live" | "/v2/health/ready") => None,
                     (_, "/v1/streams/{stream}/state") => Some(Access::Admin),
                     ("GET", _) => Some(Access::Read),
-                    (_, p) if p.ends_with("/predict") => Some(Access::Read),
-                    (_, p)
-                        if ["/classify", "/pictures", "/feedback", "/infer"]
-                            .iter()
-                            .any(|e| p.ends_with(e)) =>
-                    {
+                    (_, p) if p.ends_with("/predict") || p.ends_with("/infer") => Some(Access::Read),
+                    (_, p) if ["/classify", "/pictures", "/feedback"].iter().any(|e| p.ends_with(e)) => {
                         Some(Access::Write)
                     }
                     _ => Some(Access::Admin),

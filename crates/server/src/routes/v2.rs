@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, header};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use ultta::Features;
@@ -17,6 +17,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::api::{Refusals, RowAnswer, row_answers};
+use crate::auth::Access;
 use crate::http::App;
 use crate::log::Rows;
 use crate::owner::Extent;
@@ -146,12 +147,13 @@ async fn model_version_ready(
     security((), ("token" = [])))]
 async fn infer_version(
     app: State<Arc<App>>,
+    access: Extension<Access>,
     Named((name, version)): Named<(String, String)>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Refused> {
     check_version(&version)?;
-    infer(app, Named(name), headers, body).await
+    infer(app, access, Named(name), headers, body).await
 }
 
 /// A request of the protocol.
@@ -254,6 +256,7 @@ const OUTPUTS: [Output; 8] = [
     security((), ("token" = [])))]
 async fn infer(
     State(app): State<Arc<App>>,
+    Extension(access): Extension<Access>,
     Named(name): Named<String>,
     headers: HeaderMap,
     body: Body,
@@ -283,6 +286,10 @@ async fn infer(
     let parameters = request.parameters.unwrap_or_default();
     let wanted = wanted(&request)?;
     let answers = match parameters.learn.unwrap_or(true) {
+        true if access < Access::Write => {
+            let text = "a token for read was given, learning needs one for write (learn: false answers only)";
+            return Err(Problem::forbidden(text).into());
+        }
         true => stream.classify(rows, Extent::default(), arrived).await?,
         false => stream.predict(rows, Extent::default()).await?,
     };

@@ -43,6 +43,20 @@ fn tokens_open_what_they_are_for_and_nothing_else() {
     assert_eq!(tried[2], [200, 200, 200, 200, 403, 403, 403]);
     assert_eq!(tried[3], [200, 200, 200, 200, 200, 403, 403]);
     assert_eq!(tried[4], [200, 200, 200, 200, 200, 200, 200]);
+    // Inference needs what it does; the scheme may be written in any case.
+    let infer = |learn: bool| {
+        let features =
+            json!({"name": "features", "shape": [1, DIM], "datatype": "FP32", "data": rows(1).data()});
+        json!({"parameters": {"learn": learn}, "inputs": [features]})
+    };
+    service.token = None;
+    assert_eq!(service.post("/v2/models/default/infer", &infer(false)).0, 401);
+    let bearer = format!("bearer {}", token("read"));
+    let headers = [("authorization", bearer.as_str()), ("content-type", "application/json")];
+    for (learn, expected) in [(false, 200), (true, 403)] {
+        let body = serde_json::to_vec(&infer(learn)).unwrap();
+        assert_eq!(service.send_raw("/v2/models/default/infer", &headers, &body).0, expected);
+    }
     service.stop();
 }
 
