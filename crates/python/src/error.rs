@@ -10,10 +10,15 @@ pub fn raise(error: Error) -> PyErr {
     let words = error.to_string().replace("--normalize", "normalize=True");
     match error {
         // With an error number, Python chooses the fitting subclass, FileNotFoundError and the like.
-        Error::Io { source, .. } => match source.raw_os_error() {
+        Error::Io { source, .. } => match source.raw_os_error().or(missing(&source)) {
             Some(number) => PyOSError::new_err((number, words)),
             None => PyOSError::new_err(words),
         },
         _ => PyValueError::new_err(words),
     }
+}
+
+/// ENOENT for a missing folder, whose number a temporary file's error does not hand on.
+fn missing(error: &std::io::Error) -> Option<i32> {
+    (error.kind() == std::io::ErrorKind::NotFound).then_some(2)
 }
