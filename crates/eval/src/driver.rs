@@ -21,6 +21,7 @@ use std::time::Instant;
 
 use toml::{Table, Value};
 use ultta::adapter::{Card, ClassDrift, Rows};
+use ultta::kernels::vectorised;
 use ultta::methods::MethodConfig;
 use ultta::scores::{softmax, summary};
 use ultta::{Config, Error, Features, Head, Input, Result, Session};
