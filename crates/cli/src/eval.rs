@@ -213,6 +213,7 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
         }
         _ => (None, Arc::default()),
     };
+    check_sections(file.as_deref().unwrap_or_default())?;
     let mut methods = Vec::new();
     for name in args.methods.iter().flat_map(|name| expand(name, !args.images.is_empty())) {
         let method = match (MethodConfig::resolve(&name, file.as_deref())?, &model) {
@@ -257,6 +258,22 @@ fn expand(name: &str, pictures: bool) -> Vec<String> {
         names.extend(ultta_gradient::cards().iter().map(|card| card.name.to_string()));
     }
     names
+}
+
+/// A section for a method that does not exist is a slip.
+fn check_sections(text: &str) -> anyhow::Result<()> {
+    let plain = |name: &str| name.trim_matches(['"', '\'', ' ']).replace('-', "_");
+    let mut names: Vec<String> = ultta::methods::cards().iter().map(|card| plain(card.name)).collect();
+    names.extend(ultta_gradient::cards().iter().map(|card| plain(card.name)));
+    for section in text.lines().filter_map(|line| line.trim().strip_prefix("[method.")) {
+        let name = section.split(['.', ']']).next().unwrap_or_default();
+        if !names.contains(&plain(name)) {
+            return usage(format!(
+                "--config: [method.{name}]: there is no such method (see `ultta methods`)"
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// More seeds than this are a slip.

@@ -42,6 +42,10 @@ pub struct Args {
     #[arg(long, value_name = "FILE[:WEIGHT]", help_heading = "Input")]
     anchors: Vec<Anchors>,
 
+    /// Logit scale instead of the head's own. A state belongs to the head with this scale
+    #[arg(long, value_name = "S", help_heading = "Input")]
+    logit_scale: Option<f32>,
+
     /// Accept features of any length but zero, and scale them to unit length
     #[arg(long, help_heading = "Input")]
     pub normalize: bool,
@@ -149,7 +153,10 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     let piped = args.features == Path::new("-");
     args.check(piped)?;
     let interrupt = Interrupt::listen()?;
-    let head = anchors::load_head(&args.head, &args.anchors)?;
+    let mut head = anchors::load_head(&args.head, &args.anchors)?;
+    if let Some(scale) = args.logit_scale {
+        head = head.with_logit_scale(scale)?;
+    }
     let session = open_session(head, &args.settings, args.load_state.as_deref())?;
     let extent = Extent { top: args.top, probs: args.probs };
     let mut run = Run {

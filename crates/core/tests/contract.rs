@@ -701,35 +701,42 @@ fn calibration_follows_the_labels() {
         let (right, wrong) = (told(0), told(1));
         assert!(right > 1.2, "{preset}: answers that are always right deserve confidence, got {right}");
         assert!(wrong < 0.6, "{preset}: answers that are always wrong deserve none, got {wrong}");
-        let strong = {
-            let mut session = world.session(&config(preset, &[("feedback.prior_strength", "1e9")]));
-            session.step(&rows).unwrap();
-            for id in 250..400 {
-                session.feedback(id as u64, (labels[id] + 1) % 10).unwrap();
-            }
-            session.health().tau_cal
-        };
-        assert!((strong - 1.0).abs() < 1e-2, "{preset}: a strong prior holds it at 1, got {strong}");
+        let mut strong = world.session(&config(preset, &[("feedback.prior_strength", "1e9")]));
+        strong.step(&rows).unwrap();
+        let free = strong.health().tau_cal;
+        for id in 250..400 {
+            strong.feedback(id as u64, (labels[id] + 1) % 10).unwrap();
+        }
+        let held = strong.health().tau_cal;
+        assert!((held / free - 1.0).abs() < 1e-2, "{preset}: a strong prior holds it at {free}, got {held}");
     }
 }
 
 #[test]
-fn labels_take_over_from_the_label_free_rule() {
+fn labels_correct_the_label_free_rule() {
     let world = World::small();
-    let (mut session, labels) = answered(&world, &[], "ul-tta");
-    let more = world.rows(256, 39);
-    let mut free = session.clone();
-    for id in 200..400 {
-        session.feedback(id, labels[id as usize]).unwrap();
-    }
-    let told = session.health().tau_cal;
-    assert_ne!(told, free.health().tau_cal);
+    let (free, labels) = answered(&world, &[], "ul-tta");
+    let told = |ids: std::ops::Range<u64>| {
+        let mut session = free.clone();
+        for id in ids {
+            session.feedback(id, labels[id as usize]).unwrap();
+        }
+        session
+    };
     let before = free.health().tau_cal;
-    session.step(&more).unwrap();
-    free.step(&more).unwrap();
-    assert_eq!(session.health().tau_cal, told, "updates leave a temperature from labels alone");
-    assert_ne!(free.health().tau_cal, before, "and move the label-free one");
-    let resumed = Session::resume(world.head.clone(), &through_bytes(&session.state())).unwrap();
+    let (few, mut many) = (told(398..400).health().tau_cal, told(200..400));
+    let moved = |tau: f64| (tau / before).ln().abs();
+    assert!(moved(few) < 0.1, "two labels hardly move it: {few} from {before}");
+    assert!(moved(many.health().tau_cal) > moved(few), "many do");
+    many.step(&world.rows(256, 39)).unwrap();
+    let told = many.health().tau_cal;
+    // A label for a sample that has one puts it right.
+    let mut wrong = many.clone();
+    wrong.feedback(399, (labels[399] + 1) % 10).unwrap();
+    assert!(wrong.health().tau_cal < told);
+    wrong.feedback(399, labels[399]).unwrap();
+    assert!((wrong.health().tau_cal - told).abs() < 1e-3);
+    let resumed = Session::resume(world.head.clone(), &through_bytes(&many.state())).unwrap();
     assert_eq!(resumed.health().tau_cal, told);
 }
 

@@ -84,11 +84,6 @@ impl Method {
         }
         let guarded = table.contains_key("guard");
         if let Some(Value::Table(methods)) = table.get_mut("method") {
-            let known = |name: &str| ultta::methods::cards().iter().any(|card| card.name == name);
-            if let Some(name) = methods.keys().find(|name| !known(name)) {
-                let reason = format!("there is no method {name:?} (see `ultta methods`)");
-                return Err(Error::Config { key: format!("method.{name}"), reason });
-            }
             methods.retain(|name, _| *name == key);
             if methods.is_empty() {
                 table.remove("method");
