@@ -102,7 +102,7 @@ def table(data, title, preset, variants):
 def main():
     data = sys.argv[1]
     subprocess.run(["cargo", "build", "--release", "--quiet"], cwd=ROOT, check=True)
-    print("# Ablations and sensitivity\n\n    python3 docs/ablations.py ../shared/data > docs/ablations.md\n")
+    print("# Ablations and sensitivity\n\n    python3 docs/ablations.py DATA > docs/ablations.md\n")
     print("Mean change of top-1 against zero-shot on the same stream (points, predict first, then learn), the change on")
     print("the worst stream, and calibrated ECE over zero-shot's; means over the packs and five seeds. One setting differs")
     print("from the preset at a time. The labels served for scoring only.")
