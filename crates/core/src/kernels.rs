@@ -3,7 +3,7 @@
 //! Two rules make every answer independent of how rows are grouped into blocks:
 //! - the order in which one (row, class) product is summed depends on the dimension alone: lanes run along the
 //!   dimension, and a lone row goes through the same chain of operations as a row of a large block;
-//! - element-wise passes sum in [`LANES`] fixed lanes, so the vector width of the CPU does not matter.
+//! - element-wise passes sum in `LANES` fixed lanes, so the vector width of the CPU does not matter.
 //!
 //! CPU features are found at run time (`pulp`): a baseline x86-64 build still uses AVX2 or AVX-512.
 
