@@ -224,13 +224,8 @@ impl Method for Cotta {
         cost.note_loss(&loss)?;
         cost.forward(classifier, n);
         cost.backward(classifier, n, self.config.parameters == Which::All);
-        match self.parameters.gradients(&grads)? {
-            Some(gradients) => {
-                self.optimizer.step(&self.parameters, &gradients, self.config.lr)?;
-                self.follow()?;
-                cost.updates += 1;
-            }
-            None => cost.skipped += 1,
+        if self.optimizer.learn(&self.parameters, &grads, self.config.lr, cost)? {
+            self.follow()?;
         }
         Ok(answer)
     }

@@ -221,13 +221,7 @@ impl Method for Eata {
         let grads = loss.backward()?;
         cost.note_loss(&loss)?;
         cost.backward(classifier, n, false);
-        match self.parameters.gradients(&grads)? {
-            Some(gradients) => {
-                self.optimizer.step(&self.parameters, &gradients, self.config.lr)?;
-                cost.updates += 1;
-            }
-            None => cost.skipped += 1,
-        }
+        self.optimizer.learn(&self.parameters, &grads, self.config.lr, cost)?;
         let mut fresh = vec![0.0f32; classes];
         for row in (0..n).filter(|row| mask[*row] > 0.0) {
             let row = &probs[row * classes..][..classes];

@@ -88,13 +88,7 @@ impl Method for Tent {
         cost.note_loss(&loss)?;
         cost.forward(classifier, batch.rows());
         cost.backward(classifier, batch.rows(), false);
-        match self.parameters.gradients(&grads)? {
-            Some(gradients) => {
-                self.optimizer.step(&self.parameters, &gradients, self.config.lr)?;
-                cost.updates += 1;
-            }
-            None => cost.skipped += 1,
-        }
+        self.optimizer.learn(&self.parameters, &grads, self.config.lr, cost)?;
         Ok(logits.detach())
     }
 

@@ -179,13 +179,7 @@ impl Tpt {
             cost.text_backwards += classes as u64;
             let tokens = 1 + self.names.dim(1)? + self.parameters.weights()[CONTEXT].dim(1)?;
             cost.flops += classes as f64 * flops::text_backward(model.config(), tokens);
-            match self.parameters.gradients(&grads)? {
-                Some(gradients) => {
-                    self.optimizer.step(&self.parameters, &gradients, self.config.lr)?;
-                    cost.updates += 1;
-                }
-                None => cost.skipped += 1,
-            }
+            self.optimizer.learn(&self.parameters, &grads, self.config.lr, cost)?;
         }
         let prototypes = self.prototypes(classifier, cost)?;
         Ok(linear(&features.narrow(0, 0, 1)?, &prototypes, None)?.detach())

@@ -4,6 +4,7 @@ use candle_core::backprop::GradStore;
 use candle_core::{Tensor, Var};
 use serde::{Deserialize, Serialize};
 
+use crate::method::Cost;
 use crate::vit::{Model, Weights};
 use crate::{Error, Result};
 
@@ -176,6 +177,23 @@ impl Optimizer {
     /// Forgets.
     pub fn reset(&mut self) {
         (self.steps, self.first, self.second) = (0, Vec::new(), Vec::new());
+    }
+
+    /// One step down what a backward pass gave, counted; `false` if it was skipped, a gradient being not finite.
+    pub fn learn(
+        &mut self,
+        parameters: &Parameters,
+        grads: &GradStore,
+        lr: f64,
+        cost: &mut Cost,
+    ) -> Result<bool> {
+        let Some(gradients) = parameters.gradients(grads)? else {
+            cost.skipped += 1;
+            return Ok(false);
+        };
+        self.step(parameters, &gradients, lr)?;
+        cost.updates += 1;
+        Ok(true)
     }
 
     /// One step down the gradients.

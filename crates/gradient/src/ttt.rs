@@ -159,13 +159,7 @@ impl Method for Ttt {
         cost.note_loss(&loss)?;
         cost.forward(classifier, 4 * n);
         cost.backward(classifier, 4 * n, self.config.parameters == Which::All);
-        match self.parameters.gradients(&grads)? {
-            Some(gradients) => {
-                self.optimizer.step(&self.parameters, &gradients, self.config.lr)?;
-                cost.updates += 1;
-            }
-            None => cost.skipped += 1,
-        }
+        self.optimizer.learn(&self.parameters, &grads, self.config.lr, cost)?;
         cost.forward(classifier, n);
         Ok(classifier.logits(self.parameters.weights(), &batch.patches)?.detach())
     }
@@ -335,13 +329,7 @@ impl Method for TttPlusPlus {
         }
         let grads = loss.backward()?;
         cost.note_loss(&loss)?;
-        match self.parameters.gradients(&grads)? {
-            Some(gradients) => {
-                self.optimizer.step(&self.parameters, &gradients, self.config.lr)?;
-                cost.updates += 1;
-            }
-            None => cost.skipped += 1,
-        }
+        self.optimizer.learn(&self.parameters, &grads, self.config.lr, cost)?;
         cost.forward(classifier, n);
         Ok(classifier.logits(self.parameters.weights(), &batch.patches)?.detach())
     }
