@@ -144,11 +144,12 @@ pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
     )
 }
 
-/// Ratios x = `slope · count + offset` behind a dead zone: x/e^δ above e^δ, x·e^δ below e^−δ, and 1 between.
-/// In logarithms they shrink towards 0 by δ.
+/// Ratios x = `(slope · count + offset) · lift` behind a dead zone: x/e^δ above e^δ, x·e^δ below e^−δ, and 1
+/// between. In logarithms they shrink towards 0 by δ.
 #[derive(Clone, Copy)]
 pub(crate) struct Ratios<'a> {
     pub counts: &'a [f32],
+    pub lift: &'a [f32],
     pub slope: f32,
     pub offset: f32,
     /// e^δ and e^−δ.
@@ -166,30 +167,33 @@ impl Ratios<'_> {
             #[inline(always)]
             fn with_simd<S: Simd>(self, simd: S) -> [f32; 3] {
                 let Weigh(ratios, base, text) = self;
-                let [counts, base, text] = [ratios.counts, base, text].map(|v| S::as_simd_f32s(v));
+                let [counts, lift, base, text] =
+                    [ratios.counts, ratios.lift, base, text].map(|v| S::as_simd_f32s(v));
                 let ratio = ratios.of(simd);
                 let mut sums = [[simd.splat_f32s(0.0); 2]; 2];
                 let mut most = simd.splat_f32s(0.0);
-                let mut add = |lane: usize, c: S::f32s, b: S::f32s, t: S::f32s| {
-                    let r = ratio(c);
+                let mut add = |lane: usize, c: S::f32s, l: S::f32s, b: S::f32s, t: S::f32s| {
+                    let r = ratio(c, l);
                     most = simd.max_f32s(most, r);
                     let weighted = simd.mul_f32s(r, b);
                     sums[0][lane] = simd.add_f32s(sums[0][lane], weighted);
                     sums[1][lane] = simd.mul_add_e_f32s(weighted, t, sums[1][lane]);
                 };
                 let (c2, c1) = counts.0.as_chunks::<2>();
+                let (l2, l1) = lift.0.as_chunks::<2>();
                 let (b2, b1) = base.0.as_chunks::<2>();
                 let (t2, t1) = text.0.as_chunks::<2>();
-                for ((c, b), t) in c2.iter().zip(b2).zip(t2) {
-                    add(0, c[0], b[0], t[0]);
-                    add(1, c[1], b[1], t[1]);
+                for (((c, l), b), t) in c2.iter().zip(l2).zip(b2).zip(t2) {
+                    add(0, c[0], l[0], b[0], t[0]);
+                    add(1, c[1], l[1], b[1], t[1]);
                 }
-                for ((&c, &b), &t) in c1.iter().zip(b1).zip(t1) {
-                    add(0, c, b, t);
+                for (((&c, &l), &b), &t) in c1.iter().zip(l1).zip(b1).zip(t1) {
+                    add(0, c, l, b, t);
                 }
                 if !counts.1.is_empty() {
-                    let [c, b, t] = [counts.1, base.1, text.1].map(|v| simd.partial_load_f32s(v));
-                    add(1, c, b, t);
+                    let [c, l, b, t] =
+                        [counts.1, lift.1, base.1, text.1].map(|v| simd.partial_load_f32s(v));
+                    add(1, c, l, b, t);
                 }
                 let [mass, hit] = sums.map(|[a, b]| simd.reduce_sum_f32s(simd.add_f32s(a, b)));
                 [mass, hit, simd.reduce_max_f32s(most)]
@@ -207,15 +211,16 @@ impl Ratios<'_> {
             #[inline(always)]
             fn with_simd<S: Simd>(self, simd: S) {
                 let AddTo(ratios, out, factor) = self;
-                let (counts, out) = (S::as_simd_f32s(ratios.counts), S::as_mut_simd_f32s(out));
+                let [counts, lift] = [ratios.counts, ratios.lift].map(|v| S::as_simd_f32s(v));
+                let out = S::as_mut_simd_f32s(out);
                 let (ratio, factor) = (ratios.of(simd), simd.splat_f32s(factor));
-                for (&c, o) in counts.0.iter().zip(out.0) {
-                    *o = simd.mul_add_e_f32s(factor, ratio(c), *o);
+                for ((&c, &l), o) in counts.0.iter().zip(lift.0).zip(out.0) {
+                    *o = simd.mul_add_e_f32s(factor, ratio(c, l), *o);
                 }
                 if !counts.1.is_empty() {
-                    let c = simd.partial_load_f32s(counts.1);
+                    let [c, l] = [counts.1, lift.1].map(|v| simd.partial_load_f32s(v));
                     let o = simd.partial_load_f32s(out.1);
-                    simd.partial_store_f32s(out.1, simd.mul_add_e_f32s(factor, ratio(c), o));
+                    simd.partial_store_f32s(out.1, simd.mul_add_e_f32s(factor, ratio(c, l), o));
                 }
             }
         }
@@ -223,15 +228,13 @@ impl Ratios<'_> {
     }
 
     #[inline(always)]
-    fn of<S: Simd>(self, simd: S) -> impl Fn(S::f32s) -> S::f32s {
-        let line = |zone: f32| (simd.splat_f32s(self.slope * zone), simd.splat_f32s(self.offset * zone));
-        let ((low_slope, low), (high_slope, high)) = (line(self.up), line(self.down));
-        let one = simd.splat_f32s(1.0);
+    fn of<S: Simd>(self, simd: S) -> impl Fn(S::f32s, S::f32s) -> S::f32s {
+        let [slope, offset, up, down, one] =
+            [self.slope, self.offset, self.up, self.down, 1.0].map(|v| simd.splat_f32s(v));
         #[inline(always)]
-        move |count| {
-            let below = simd.mul_add_e_f32s(low_slope, count, low);
-            let above = simd.mul_add_e_f32s(high_slope, count, high);
-            simd.min_f32s(below, simd.max_f32s(above, one))
+        move |count, lift| {
+            let ratio = simd.mul_f32s(simd.mul_add_e_f32s(slope, count, offset), lift);
+            simd.min_f32s(simd.mul_f32s(ratio, up), simd.max_f32s(simd.mul_f32s(ratio, down), one))
         }
     }
 }

@@ -111,6 +111,7 @@ pub struct PriorConfig {
     // experts
     pub half_lives: Vec<f64>,
     pub dead_zone: f64,
+    pub background: f64,
     pub weight_decay: f64,
     pub uniform_bias: f64,
 }
@@ -246,7 +247,8 @@ impl Default for PriorConfig {
             gamma: 0.05,
             kappa: f64::INFINITY,
             half_lives: vec![4.0, 16.0, 64.0, 256.0, f64::INFINITY],
-            dead_zone: 0.6,
+            dead_zone: 0.5,
+            background: 0.6,
             weight_decay: 0.98,
             uniform_bias: 7.0,
         }
@@ -287,6 +289,13 @@ impl Default for ScheduleConfig {
 impl Default for FeedbackConfig {
     fn default() -> Self {
         Self { remember: 1024, teach: false, prior_strength: 10.0 }
+    }
+}
+
+impl PrototypesConfig {
+    /// Half-life of the evidence, in samples.
+    pub(super) fn forgets(&self, classes: usize) -> f64 {
+        self.half_life.max(self.half_life_per_class * classes as f64)
     }
 }
 
@@ -344,6 +353,7 @@ impl UlTtaConfig {
         range("prior.gamma", prior.gamma, 1e-9, 1e12)?;
         range("prior.kappa", prior.kappa, 0.0, inf)?;
         range("prior.dead_zone", prior.dead_zone, 0.0, 100.0)?;
+        range("prior.background", prior.background, 0.0, 1.0)?;
         range("prior.weight_decay", prior.weight_decay, 0.0, 1.0)?;
         range("prior.uniform_bias", prior.uniform_bias, -1e3, 1e3)?;
         for &h in &prior.half_lives {

@@ -113,7 +113,7 @@ impl Fold {
 
 impl Evidence {
     pub(super) fn new(config: &PrototypesConfig, classes: usize, dim: usize) -> Self {
-        let half_life = config.half_life.max(config.half_life_per_class * classes as f64);
+        let half_life = config.forgets(classes);
         Self {
             stride: ((half_life / THINNED_PER_HALF_LIFE) as u64).clamp(8, 16),
             decay: 0.5f64.powf(1.0 / half_life),

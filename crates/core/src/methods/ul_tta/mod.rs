@@ -185,7 +185,7 @@ impl UlTta {
         Self {
             gate: Gate::new(&config.gate),
             prototypes,
-            prior: Prior::new(&config.prior, classes),
+            prior: Prior::new(&config.prior, classes, config.prototypes.forgets(classes)),
             recent: Recent::new(rows, width, kept_dim),
             labelled: Recent::new(LABELLED, width, 0),
             labels: VecDeque::with_capacity(LABELLED),
@@ -228,7 +228,7 @@ impl UlTta {
         let base = moved.unwrap_or(text);
         work.log_prior.resize(classes, 0.0);
         let text_sum = exp(frozen.log_sum - frozen.best);
-        self.prior.log_ratios(weights, text_sum, &mut work.prior, &mut work.log_prior);
+        self.prior.log_ratios(weights, &mut work.prior, &mut work.log_prior);
 
         // Image scores, only where they can matter: the other classes take the lowest of them.
         choose_candidates(base, frozen, moved.is_some(), &self.config.prototypes, &mut work.candidates);
@@ -389,7 +389,9 @@ impl UlTta {
 
         // accumulate
         if may_learn {
-            self.prior.learn(&work.prior, &work.candidates, &work.posterior);
+            let winner = batch.frozen[row].label;
+            let text = batch.weights.row(row);
+            self.prior.learn(&work.prior, &work.candidates, &work.posterior, text, winner);
             if let Prototypes::Evidence(evidence) = &mut self.prototypes {
                 evidence.observe(z);
             }

@@ -5,6 +5,12 @@
 //! zone around π⁰: zero-shot models predict some classes two or three times too often even on balanced streams,
 //! and that is bias, not label shift. An expert's weight is how well it foretold the frozen posterior.
 //!
+//! **Background.** A class that the head favours wins often, like a class that occurs often. The two differ in what
+//! comes *second*: a favoured class also comes second often, on samples that belong elsewhere; a class that occurs
+//! often does not. So every class's share of the frozen posterior without its winner is kept, too, and
+//! (that share)^−λ lifts counts and frozen posterior alike before they are compared. A sample counts for it by how
+//! little its winner was expected, so that a long run of one class does not make its neighbours look favoured.
+//!
 //! **Dirichlet** (paper). Posterior mean over the responsibilities of admitted samples, capped by KL(π‖π⁰) ≤ κ.
 //!
 //! Everything is kept as a ratio to π⁰. Counts decay by one scale factor per expert; mass too small to list is
@@ -23,6 +29,9 @@ const SMALL: f32 = 1e-3;
 /// An expert with less weight than this has no say.
 const LIGHT: f32 = 1e-9;
 
+/// With less than this beside the winner, whose exp(logit − best) is 1, there is nothing to see.
+const MIN_REST: f32 = 1e-30;
+
 /// Counts are rescaled when an expert's scale falls below this.
 const MIN_SCALE: f64 = 1e-12;
 
@@ -36,6 +45,10 @@ pub(super) struct Prior {
     base: Vec<f32>,
     uniform: bool,
     experts: Vec<Expert>,
+    /// Shares of the frozen posterior without its winner.
+    background: Expert,
+    /// (Share of the background as a ratio to π⁰)^−λ, as of the last update.
+    lift: Vec<f32>,
     /// Log-weights: the expert that stays at the start first, then one per half-life.
     weights: Vec<f64>,
     /// Dirichlet: Σ r over admitted samples, and log(C π_c) as of the last update.
@@ -60,6 +73,65 @@ struct Expert {
 }
 
 impl Expert {
+    fn new(half_life: f64, gamma: f64, classes: usize) -> Self {
+        Self {
+            decay: 0.5f64.powf(1.0 / half_life),
+            gamma: (gamma * classes as f64).min(half_life / 4.0),
+            scale: 1.0,
+            total: 0.0,
+            spread: 0.0,
+            counts: vec![0.0; classes],
+            near: vec![0.0; classes],
+        }
+    }
+
+    /// Counts a sample of this weight: `shares` one by one, `spread` of it evenly.
+    fn count(&mut self, weight: f64, shares: impl Iterator<Item = (usize, f64)>, spread: f64, start: &[f64]) {
+        self.scale *= self.decay;
+        self.total = self.total * self.decay + weight;
+        let unit = weight / self.scale;
+        for (class, share) in shares {
+            self.set_count(class, self.counts[class] + share * unit / start[class]);
+        }
+        self.spread += spread * unit;
+        if self.scale < MIN_SCALE {
+            for class in 0..self.counts.len() {
+                self.set_count(class, self.counts[class] * self.scale);
+            }
+            self.spread *= self.scale;
+            self.scale = 1.0;
+        }
+    }
+
+    /// Smoothed counts as ratios to π⁰: `slope · count + offset`.
+    fn line(&self) -> (f64, f64) {
+        let all = self.gamma + self.total;
+        (self.scale / all, (self.gamma + self.scale * self.spread) / all)
+    }
+
+    /// Counts, then scale, total and spread.
+    fn save(&self, counts: &mut Vec<f64>, ones: &mut Vec<f64>) {
+        counts.extend_from_slice(&self.counts);
+        ones.extend([self.scale, self.total, self.spread]);
+    }
+
+    fn load(&mut self, counts: &[f64], ones: [f64; 3], start: &[f64]) -> Result<()> {
+        for (class, &count) in counts.iter().enumerate() {
+            self.set_count(class, count);
+        }
+        [self.scale, self.total, self.spread] = ones;
+        if !(MIN_SCALE..=1.0).contains(&self.scale) {
+            return Err(Error::state("local.prior.ones: a scale out of range"));
+        }
+        // No class, and no spread, holds more than all.
+        let all = 1.001 * self.total + 1e-6;
+        let fits = |(count, start): (&f64, &f64)| count * self.scale * start <= all;
+        if self.spread * self.scale > all || !counts.iter().zip(start).all(fits) {
+            return Err(Error::state("local.prior.counts: more than their total"));
+        }
+        Ok(())
+    }
+
     fn set_count(&mut self, class: usize, count: f64) {
         self.counts[class] = count;
         self.near[class] = count as f32;
@@ -71,28 +143,21 @@ impl Expert {
 pub(super) struct PriorWork {
     /// How much better than uniform each expert foretold the sample.
     foretold: Vec<f64>,
+    /// The frozen weights, lifted.
+    lifted: Vec<f32>,
     /// C π_c of the mixture.
     pub mix: Vec<f32>,
 }
 
 impl Prior {
-    pub(super) fn new(config: &PriorConfig, classes: usize) -> Self {
+    /// `half_life` is the evidence's, and the background's, too.
+    pub(super) fn new(config: &PriorConfig, classes: usize, half_life: f64) -> Self {
         let start =
             if config.start.is_empty() { vec![1.0 / classes as f64; classes] } else { config.start.clone() };
         let experts = match config.rule {
-            PriorRule::Experts => config
-                .half_lives
-                .iter()
-                .map(|&h| Expert {
-                    decay: 0.5f64.powf(1.0 / h),
-                    gamma: (config.gamma * classes as f64).min(h / 4.0),
-                    scale: 1.0,
-                    total: 0.0,
-                    spread: 0.0,
-                    counts: vec![0.0; classes],
-                    near: vec![0.0; classes],
-                })
-                .collect(),
+            PriorRule::Experts => {
+                config.half_lives.iter().map(|&h| Expert::new(h, config.gamma, classes)).collect()
+            }
             _ => Vec::new(),
         };
         let base: Vec<f32> = start.iter().map(|p| (p * classes as f64) as f32).collect();
@@ -100,6 +165,8 @@ impl Prior {
             weights: vec![0.0; experts.len() + 1],
             counts: if config.rule == PriorRule::Dirichlet { vec![0.0; classes] } else { Vec::new() },
             log_ratio: base.iter().map(|&b| b.ln()).collect(),
+            background: Expert::new(half_life, config.gamma, classes),
+            lift: vec![1.0; classes],
             uniform: config.start.is_empty(),
             base,
             experts,
@@ -114,8 +181,8 @@ impl Prior {
         self.kl
     }
 
-    /// Writes log(C π_c) for the coming sample. `text` is exp(frozen logit − best) and `text_sum` its sum.
-    pub(super) fn log_ratios(&self, text: &[f32], text_sum: f32, work: &mut PriorWork, out: &mut [f32]) {
+    /// Writes log(C π_c) for the coming sample. `text` is exp(frozen logit − best).
+    pub(super) fn log_ratios(&self, text: &[f32], work: &mut PriorWork, out: &mut [f32]) {
         if self.experts.is_empty() {
             out.copy_from_slice(&self.log_ratio);
             return;
@@ -125,7 +192,17 @@ impl Prior {
         work.foretold.resize(self.experts.len() + 1, 0.0);
         let mut factors = [0.0f32; MAX_EXPERTS];
         let factors = &mut factors[..self.experts.len()];
-        let norm = 1.0 / text_sum as f64;
+        work.lifted.resize(c, 0.0);
+        vectorised(
+            #[inline(always)]
+            || {
+                for ((o, &t), &l) in work.lifted.iter_mut().zip(text).zip(&self.lift) {
+                    *o = t * l;
+                }
+            },
+        );
+        let norm = 1.0 / dot(text, &self.lift) as f64;
+        let text = &work.lifted[..];
         let weights = self.mixture();
         let mut own = weights[0] as f32;
         work.foretold[0] = dot(&self.base, text) as f64 * norm;
@@ -178,14 +255,15 @@ impl Prior {
         (!self.experts.is_empty()).then_some(&work.mix)
     }
 
-    /// An expert's ratios: `scale · (count + spread)`, smoothed by γ, behind the dead zone.
-    fn ratios<'a>(&self, expert: &'a Expert) -> Ratios<'a> {
-        let all = expert.gamma + expert.total;
+    /// An expert's ratios: `scale · (count + spread)`, smoothed by γ, lifted, behind the dead zone.
+    fn ratios<'a>(&'a self, expert: &'a Expert) -> Ratios<'a> {
+        let (slope, offset) = expert.line();
         let zone = self.config.dead_zone.exp();
         Ratios {
             counts: &expert.near,
-            slope: (expert.scale / all) as f32,
-            offset: ((expert.gamma + expert.scale * expert.spread) / all) as f32,
+            lift: &self.lift,
+            slope: slope as f32,
+            offset: offset as f32,
             up: zone as f32,
             down: (1.0 / zone) as f32,
         }
@@ -207,41 +285,44 @@ impl Prior {
         mixed
     }
 
-    /// Learns from a sample that any row may teach: weighs the experts, then counts the adapted posterior of
-    /// the candidates. `work` must come from `log_ratios` for the same sample.
-    pub(super) fn learn(&mut self, work: &PriorWork, classes: &[u32], posterior: &[f32]) {
+    /// Learns from a sample that any row may teach: weighs the experts, counts the adapted posterior of the
+    /// candidates, then what comes after the frozen winner. `text` is exp(frozen logit − best); `work` must come
+    /// from `log_ratios` for the same sample.
+    pub(super) fn learn(
+        &mut self,
+        work: &PriorWork,
+        candidates: &[u32],
+        posterior: &[f32],
+        text: &[f32],
+        winner: usize,
+    ) {
         if self.experts.is_empty() {
             return;
         }
         for (w, &f) in self.weights.iter_mut().zip(&work.foretold) {
             *w = self.config.weight_decay * *w + (f + 1e-6).ln();
         }
-        let mut listed = 0.0f64;
-        for &p in posterior {
-            if p > SMALL {
-                listed += p as f64;
-            }
-        }
-        let spread = (1.0 - listed).max(0.0);
+        let shares = || {
+            let all = candidates.iter().zip(posterior).filter(|(_, p)| **p > SMALL);
+            all.map(|(&class, &p)| (class as usize, p as f64))
+        };
+        let spread = (1.0 - shares().map(|(_, p)| p).sum::<f64>()).max(0.0);
         for expert in &mut self.experts {
-            expert.scale *= expert.decay;
-            expert.total = expert.total * expert.decay + 1.0;
-            let unit = 1.0 / expert.scale;
-            for (&class, &p) in classes.iter().zip(posterior) {
-                if p > SMALL {
-                    let c = class as usize;
-                    expert.set_count(c, expert.counts[c] + p as f64 * unit / self.start[c]);
-                }
-            }
-            expert.spread += spread * unit;
-            if expert.scale < MIN_SCALE {
-                for c in 0..self.classes {
-                    expert.set_count(c, expert.counts[c] * expert.scale);
-                }
-                expert.spread *= expert.scale;
-                expert.scale = 1.0;
-            }
+            expert.count(1.0, shares(), spread, &self.start);
         }
+
+        if self.config.background == 0.0 {
+            return;
+        }
+        let others = || candidates.iter().map(|&c| c as usize).filter(|&c| c != winner);
+        let rest: f32 = others().map(|c| text[c]).sum();
+        if rest < MIN_REST {
+            return;
+        }
+        let shares = || others().map(|c| (c, (text[c] / rest) as f64)).filter(|(_, r)| *r > SMALL as f64);
+        let spread = (1.0 - shares().map(|(_, r)| r).sum::<f64>()).max(0.0);
+        let weight = (self.base[winner] as f64 / work.mix[winner] as f64).min(1.0);
+        self.background.count(weight, shares(), spread, &self.start);
     }
 
     /// Dirichlet: counts the responsibility of an admitted sample for a class.
@@ -256,6 +337,10 @@ impl Prior {
         match self.config.rule {
             PriorRule::Frozen => {}
             PriorRule::Experts => {
+                let (slope, offset) = self.background.line();
+                for (lift, &count) in self.lift.iter_mut().zip(&self.background.counts) {
+                    *lift = (slope * count + offset).powf(-self.config.background) as f32;
+                }
                 let c = self.classes as f64;
                 self.kl = work
                     .mix
@@ -290,7 +375,7 @@ impl Prior {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.experts.len() * self.classes * 12 + self.classes * 20
+        (self.experts.len() + 1) * self.classes * 12 + self.classes * 28
     }
 
     pub(super) fn save_evidence(&self, state: &mut State) {
@@ -313,10 +398,11 @@ impl Prior {
             state.put("local.prior.log_ratio", &self.log_ratio);
         }
         if !self.experts.is_empty() {
-            let counts: Vec<f64> = self.experts.iter().flat_map(|e| e.counts.iter().copied()).collect();
+            let (mut counts, mut ones) = (Vec::new(), Vec::new());
+            self.experts.iter().chain([&self.background]).for_each(|e| e.save(&mut counts, &mut ones));
             state.put("local.prior.counts", &counts);
-            let ones: Vec<f64> = self.experts.iter().flat_map(|e| [e.scale, e.total, e.spread]).collect();
             state.put("local.prior.ones", &ones);
+            state.put("local.prior.lift", &self.lift);
             state.put("local.prior.mix", &work.mix);
         }
     }
@@ -329,23 +415,14 @@ impl Prior {
             self.log_ratio = log_ratio.to_vec();
         }
         if !self.experts.is_empty() {
-            let counts = checked_counts("local.prior.counts", state, self.experts.len() * self.classes)?;
-            let ones = checked_counts("local.prior.ones", state, self.experts.len() * 3)?;
-            for (k, expert) in self.experts.iter_mut().enumerate() {
-                for c in 0..self.classes {
-                    expert.set_count(c, counts[k * self.classes + c]);
-                }
-                [expert.scale, expert.total, expert.spread] = ones.as_chunks().0[k];
-                if !(MIN_SCALE..=1.0).contains(&expert.scale) {
-                    return Err(Error::state("local.prior.ones: a scale out of range"));
-                }
-                // No class, and no spread, holds more than all.
-                let all = 1.001 * expert.total + 1e-6;
-                let fits = |(count, start): (&f64, &f64)| count * expert.scale * start <= all;
-                if expert.spread * expert.scale > all || !expert.counts.iter().zip(&self.start).all(fits) {
-                    return Err(Error::state("local.prior.counts: more than their total"));
-                }
+            let all = self.experts.len() + 1;
+            let counts = checked_counts("local.prior.counts", state, all * self.classes)?;
+            let ones = checked_counts("local.prior.ones", state, all * 3)?;
+            let saved = counts.chunks(self.classes).zip(ones.as_chunks().0);
+            for (expert, (counts, &ones)) in self.experts.iter_mut().chain([&mut self.background]).zip(saved) {
+                expert.load(counts, ones, &self.start)?;
             }
+            self.lift = state.within::<f32>("local.prior.lift", self.classes, 1e-30..=1e30)?.to_vec();
             let mix = state.get::<f32>("local.prior.mix")?;
             let len = if mix.is_empty() { 0 } else { self.classes };
             work.mix =
@@ -414,15 +491,15 @@ mod tests {
     #[test]
     fn a_missing_class_is_found_out_and_balance_stays_uniform() {
         let run = |labels: &dyn Fn(usize) -> usize| {
-            let mut prior = Prior::new(&PriorConfig::default(), 4);
+            let mut prior = Prior::new(&PriorConfig::default(), 4, 1000.0);
             let (mut work, mut out) = (PriorWork::default(), [0.0; 4]);
             for i in 0..400 {
                 let mut text = [0.05f32; 4];
                 text[labels(i)] = 1.0;
-                prior.log_ratios(&text, text.iter().sum(), &mut work, &mut out);
+                prior.log_ratios(&text, &mut work, &mut out);
                 let sum: f32 = text.iter().zip(&work.mix).map(|(t, m)| t * m).sum();
                 let posterior: Vec<f32> = text.iter().zip(&work.mix).map(|(t, m)| t * m / sum).collect();
-                prior.learn(&work, &[0, 1, 2, 3], &posterior);
+                prior.learn(&work, &[0, 1, 2, 3], &posterior, &text, labels(i));
             }
             work.mix
         };
@@ -435,13 +512,13 @@ mod tests {
     #[test]
     fn mixture_is_a_distribution_under_any_start() {
         let config = PriorConfig { start: vec![0.5, 0.3, 0.2], ..Default::default() };
-        let mut prior = Prior::new(&config, 3);
+        let mut prior = Prior::new(&config, 3, 1000.0);
         let (mut work, mut out) = (PriorWork::default(), [0.0; 3]);
         for _ in 0..50 {
-            prior.log_ratios(&[1.0, 0.1, 0.1], 1.2, &mut work, &mut out);
+            prior.log_ratios(&[1.0, 0.1, 0.1], &mut work, &mut out);
             let sum: f32 = work.mix.iter().sum();
             assert!((sum - 3.0).abs() < 1e-4, "{sum}");
-            prior.learn(&work, &[0, 1, 2], &[0.9, 0.05, 0.05]);
+            prior.learn(&work, &[0, 1, 2], &[0.9, 0.05, 0.05], &[1.0, 0.1, 0.1], 0);
         }
     }
 }
