@@ -191,8 +191,7 @@ impl Ratios<'_> {
                     add(0, c, l, b, t);
                 }
                 if !counts.1.is_empty() {
-                    let [c, l, b, t] =
-                        [counts.1, lift.1, base.1, text.1].map(|v| simd.partial_load_f32s(v));
+                    let [c, l, b, t] = [counts.1, lift.1, base.1, text.1].map(|v| simd.partial_load_f32s(v));
                     add(1, c, l, b, t);
                 }
                 let [mass, hit] = sums.map(|[a, b]| simd.reduce_sum_f32s(simd.add_f32s(a, b)));

@@ -448,8 +448,18 @@ fn extreme_settings_stay_finite() {
             ("prototypes.epsilon", "0"),
         ],
         &[("prototypes.rho", "0"), ("prior.kappa", "0")],
-        &[("prior.gamma", "1e-9"), ("prior.dead_zone", "0"), ("prior.background", "1"), ("prior.uniform_bias", "-1000")],
-        &[("prior.gamma", "1e12"), ("prior.dead_zone", "100"), ("prior.background", "0"), ("prior.uniform_bias", "1000")],
+        &[
+            ("prior.gamma", "1e-9"),
+            ("prior.dead_zone", "0"),
+            ("prior.background", "1"),
+            ("prior.uniform_bias", "-1000"),
+        ],
+        &[
+            ("prior.gamma", "1e12"),
+            ("prior.dead_zone", "100"),
+            ("prior.background", "0"),
+            ("prior.uniform_bias", "1000"),
+        ],
         &[("prior.weight_decay", "1"), ("prior.half_lives", "[1.0, inf]")],
         &[
             ("prior.weight_decay", "0"),

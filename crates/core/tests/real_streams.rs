@@ -207,6 +207,45 @@ fn streams_without_most_classes_gain() {
     assert!(mean.gain() >= 1.1, "{:+.2}", mean.gain());
 }
 
+/// Noise half as long as an anchor on every anchor: the head then favours some classes and hardly ever answers
+/// others, which must not be taken for a class mix.
+#[test]
+fn poor_heads_are_not_made_worse() {
+    let Some(packs) = packs() else { return };
+    for pack in packs {
+        let runs = (0..SEEDS).map(|seed| {
+            let (mut rng, dim) = (Rng(seed + 1), pack.head.dim());
+            let noise = 0.5 / (dim as f32).sqrt();
+            let rows: Vec<f32> = pack.head.prototypes().iter().map(|p| p + noise * rng.normal()).collect();
+            let rows = Features::normalized(rows, dim).unwrap().data().to_vec();
+            let head = Head::new(rows, dim, pack.head.classes().to_vec(), pack.head.logit_scale()).unwrap();
+            let mut session = Session::new(Arc::new(head), &Config::default()).unwrap();
+            play(&mut session, pack, &order(pack, Order::Shuffled, seed)).0
+        });
+        let mean = Figures::mean(runs.collect::<Vec<_>>().into_iter());
+        println!("poor head {:20} top-1 {:.2?} ({:+.2})", pack.name, mean.top1, mean.gain());
+        assert!(mean.gain() >= -1.0, "{}: {:+.2}", pack.name, mean.gain());
+    }
+}
+
+/// Weaker prompts that people really wrote.
+#[test]
+fn weaker_prompts_are_not_made_worse() {
+    let Some(pack) = pack("imagenet6k") else { return };
+    let data = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/imagenet6k");
+    let folder = std::fs::read_dir(data).unwrap().map(|e| e.unwrap().path()).find(|p| p.is_dir()).unwrap();
+    let head = Arc::new(Head::load(folder.join("head-weak.safetensors")).unwrap());
+    let runs: Vec<Figures> = (0..SEEDS)
+        .map(|seed| {
+            let mut session = Session::new(head.clone(), &Config::default()).unwrap();
+            play(&mut session, pack, &order(pack, Order::Shuffled, seed)).0
+        })
+        .collect();
+    let mean = Figures::mean(runs.into_iter());
+    println!("weaker prompts: top-1 {:.2?} ({:+.2}), ECE {:.2?}", mean.top1, mean.gain(), mean.ece);
+    assert!(mean.gain() >= -0.3, "{:+.2}", mean.gain());
+}
+
 #[test]
 fn the_guard_is_silent_in_file_order() {
     default_on_all(Order::File);

@@ -27,13 +27,13 @@ use ultta::scores::{softmax, summary};
 use ultta::{Config, Error, Features, Head, Input, Result, Session};
 
 use crate::dataset::Dataset;
-use crate::metrics::{Detection, ECE_BINS, Ece, Gather, bootstrap};
+use crate::metrics::{Detection, DetectionIntervals, ECE_BINS, Ece, Gather, bootstrap};
 use crate::pack::Pack;
 use crate::pictures::{Cost, PictureMethod, peak_bytes, reset_peak};
 use crate::protocol::{Protocol, Sample, Stream};
 use crate::random::Random;
 use crate::summary::{
-    ClassStory, Course, Domain, Flip, Flips, Intervals, Open, Run, Stability, Summary, Timing, Window,
+    ClassStory, Course, Domain, Flip, Flips, Open, Run, Stability, Summary, Timing, Window,
 };
 
 /// Rows of a step where the grouping does not matter.
@@ -913,7 +913,6 @@ impl<'a> Tally<'a> {
     }
 
     fn finish(mut self, end: End) -> (Summary, Vec<Window>) {
-        let [top1, ece, nll, brier] = bootstrap(self.adapted.scored(), self.job.seed);
         let full = |w: &&Window| w.n * 2 >= self.window && w.n > 0;
         let tops = |value: fn(&Window) -> f64| self.windows.iter().filter(full).map(value);
         let worst = |value| tops(value).fold(1.0f64, f64::min);
@@ -948,7 +947,7 @@ impl<'a> Tally<'a> {
             classes: self.head.n_classes(),
             quality: self.adapted.quality(),
             zero_shot: self.zero_shot.quality(),
-            intervals: Intervals { top1, ece, nll, brier },
+            intervals: bootstrap(self.adapted.scored(), self.zero_shot.scored(), self.job.seed),
             flips,
             course,
             stability,
@@ -986,6 +985,8 @@ impl<'a> Tally<'a> {
             energy: of(1)?,
             zero_shot_max_softmax: of(2)?,
             zero_shot_energy: of(3)?,
+            max_softmax_intervals: DetectionIntervals::of(&known[0], &strangers[0], self.job.seed),
+            energy_intervals: DetectionIntervals::of(&known[1], &strangers[1], self.job.seed),
         })
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::metrics::{Bin, Detection, Interval, Quality, Spread};
+use crate::metrics::{Bin, Detection, DetectionIntervals, Intervals, Quality, Spread};
 use crate::pictures::Cost;
 
 /// One protocol × method × dataset × seed. Deterministic: what depends on the clock is in [`Timing`].
@@ -57,16 +57,6 @@ pub struct Summary {
     /// What a picture cost, on datasets of pictures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<Cost>,
-}
-
-/// 95 % intervals over samples.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs)]
-pub struct Intervals {
-    pub top1: Interval,
-    pub ece: Interval,
-    pub nll: Interval,
-    pub brier: Interval,
 }
 
 /// Answers that differ from zero-shot's.
@@ -157,6 +147,12 @@ pub struct Open {
     pub zero_shot_max_softmax: Detection,
     /// By log Σ exp of the frozen scores.
     pub zero_shot_energy: Detection,
+    /// Bootstrap intervals of `max_softmax`.
+    #[serde(default)]
+    pub max_softmax_intervals: DetectionIntervals,
+    /// Bootstrap intervals of `energy`.
+    #[serde(default)]
+    pub energy_intervals: DetectionIntervals,
 }
 
 /// What happened to one class.
@@ -246,6 +242,36 @@ pub struct Cell {
     pub zero_shot_ece: Spread,
     pub zero_shot_nll: Spread,
     pub samples_per_second: Spread,
+    /// Every figure of the runs, by its path in a run: `top5`, `zero_shot.mce`, `flips.harmful`, `course.worst`, …
+    pub all: BTreeMap<String, Spread>,
+}
+
+/// Spread of every figure that all of these runs have.
+fn spreads(runs: &[&Run]) -> BTreeMap<String, Spread> {
+    let mut values: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    for run in runs {
+        let run = serde_json::to_value(run).unwrap_or_default();
+        collect("", &run, &mut values);
+    }
+    values.retain(|path, v| v.len() == runs.len() && path != "seed" && path != "classes");
+    values.into_iter().map(|(path, v)| (path, Spread::of(v))).collect()
+}
+
+/// The numbers of nested objects, by path. Lists, and the ends of intervals, are no figures of their own.
+fn collect(path: &str, value: &serde_json::Value, values: &mut BTreeMap<String, Vec<f64>>) {
+    match value {
+        serde_json::Value::Object(fields) => {
+            for (name, value) in fields.iter().filter(|(name, _)| !name.ends_with("intervals")) {
+                let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                collect(&path, value, values);
+            }
+        }
+        serde_json::Value::Number(n) => {
+            values.entry(path.into()).or_default().extend(n.as_f64());
+        }
+        serde_json::Value::Bool(b) => values.entry(path.into()).or_default().push(f64::from(u8::from(*b))),
+        _ => {}
+    }
 }
 
 /// The table over runs, sorted by protocol, dataset and method.
@@ -272,6 +298,7 @@ pub fn cells(runs: &[Run]) -> Vec<Cell> {
             zero_shot_ece: over(&|r| r.summary.zero_shot.ece),
             zero_shot_nll: over(&|r| r.summary.zero_shot.nll),
             samples_per_second: over(&|r| r.timing.samples_per_second),
+            all: spreads(&runs),
         }
     };
     groups.into_iter().map(cell).collect()

@@ -45,12 +45,17 @@ impl Ece {
 
     /// Takes in an answer: its probability, and whether it was right.
     pub fn push(&mut self, prob: f64, right: bool) {
-        self.seen += 1;
+        self.push_times(prob, right, 1);
+    }
+
+    /// Takes in the same answer several times.
+    pub(super) fn push_times(&mut self, prob: f64, right: bool, times: u64) {
+        self.seen += times;
         let Some(bin) = bin_of(prob, self.bins.len(), self.edges) else { return };
         let bin = &mut self.bins[bin];
-        bin.n += 1;
-        bin.right += u64::from(right);
-        bin.prob += prob;
+        bin.n += times;
+        bin.right += u64::from(right) * times;
+        bin.prob += prob * times as f64;
     }
 
     /// The error so far; 0 before the first answer.
@@ -90,11 +95,16 @@ fn bin_of(prob: f64, n: usize, edges: Edges) -> Option<usize> {
 /// Expected calibration error over bins of equal mass: edges at the quantiles of the probabilities (linear
 /// interpolation), the outermost moved to 0 and 1. Equals netcal's with `equal_intervals=False`.
 pub fn adaptive_ece(answers: &[(f64, bool)], bins: usize) -> f64 {
-    if answers.is_empty() {
-        return 0.0;
-    }
     let mut sorted: Vec<(f64, bool)> = answers.to_vec();
     sorted.sort_by(|a, b| a.0.total_cmp(&b.0));
+    adaptive_ece_sorted(&sorted, bins)
+}
+
+/// The same over answers in ascending order of their probabilities.
+pub(super) fn adaptive_ece_sorted(sorted: &[(f64, bool)], bins: usize) -> f64 {
+    if sorted.is_empty() {
+        return 0.0;
+    }
     let quantile = |q: f64| {
         let at = q * (sorted.len() - 1) as f64;
         let (low, share) = (at.floor() as usize, at.fract());
@@ -103,7 +113,7 @@ pub fn adaptive_ece(answers: &[(f64, bool)], bins: usize) -> f64 {
         if share < 0.5 { a + (b - a) * share } else { b - (b - a) * (1.0 - share) }
     };
     let mut total = 0.0;
-    let mut rest = &sorted[..];
+    let mut rest = sorted;
     for bin in 1..=bins {
         let taken = if bin == bins {
             rest.len()
@@ -115,7 +125,7 @@ pub fn adaptive_ece(answers: &[(f64, bool)], bins: usize) -> f64 {
         total += inside.iter().map(|a| f64::from(a.1) - a.0).sum::<f64>().abs();
         rest = others;
     }
-    total / answers.len() as f64
+    total / sorted.len() as f64
 }
 
 /// Class-wise calibration error: for each class, its probability over *all* samples is binned and compared with

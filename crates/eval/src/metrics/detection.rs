@@ -19,16 +19,27 @@ impl Detection {
         if known.is_empty() || strangers.is_empty() {
             return None;
         }
-        let mut all: Vec<(f32, bool)> =
-            known.iter().map(|&s| (s, true)).chain(strangers.iter().map(|&s| (s, false))).collect();
-        all.sort_by(|a, b| b.0.total_cmp(&a.0));
-        let (positives, negatives) = (known.len() as f64, strangers.len() as f64);
+        let all = ranked(known, strangers);
+        Some(Self::of_ranked(&all, &vec![1; all.len()]))
+    }
+
+    /// The same over ranked scores, each of which counts several times, or never.
+    pub(super) fn of_ranked(ranked: &[(f32, bool)], times: &[u32]) -> Self {
+        let count = |known: bool| {
+            ranked.iter().zip(times).filter(|(r, _)| r.1 == known).map(|(_, &t)| t as f64).sum::<f64>()
+        };
+        let (positives, negatives) = (count(true), count(false));
         let (mut hits, mut alarms) = (0.0, 0.0);
         let (mut auroc, mut aupr, mut fpr95) = (0.0, 0.0, None);
         // Equal scores cross the threshold together.
-        for group in all.chunk_by(|a, b| a.0 == b.0) {
-            let own = group.iter().filter(|g| g.1).count() as f64;
-            let other = group.len() as f64 - own;
+        let mut times = times;
+        for group in ranked.chunk_by(|a, b| a.0 == b.0) {
+            let (own_times, later) = times.split_at(group.len());
+            times = later;
+            let (mut own, mut other) = (0.0, 0.0);
+            for (g, &t) in group.iter().zip(own_times) {
+                *if g.1 { &mut own } else { &mut other } += t as f64;
+            }
             auroc += other * (hits + own / 2.0);
             (hits, alarms) = (hits + own, alarms + other);
             aupr += own / positives * hits / (hits + alarms);
@@ -36,17 +47,30 @@ impl Detection {
                 fpr95 = Some(alarms / negatives);
             }
         }
-        Some(Self { auroc: auroc / positives / negatives, aupr, fpr95: fpr95.unwrap_or(1.0) })
+        Self { auroc: auroc / positives / negatives, aupr, fpr95: fpr95.unwrap_or(1.0) }
     }
+}
+
+/// All scores from the highest down, each with whether it is of a known sample.
+pub(super) fn ranked(known: &[f32], strangers: &[f32]) -> Vec<(f32, bool)> {
+    let mut all: Vec<(f32, bool)> =
+        known.iter().map(|&s| (s, true)).chain(strangers.iter().map(|&s| (s, false))).collect();
+    all.sort_by(|a, b| b.0.total_cmp(&a.0));
+    all
 }
 
 /// Area under the risk–coverage curve: the mean over k of the share of wrong answers among the k most certain.
 /// Among equal probabilities the order is taken as random: wrong answers spread evenly over the tie.
 pub fn aurc(answers: &[(f64, bool)]) -> f64 {
     let mut sorted: Vec<(f64, bool)> = answers.to_vec();
-    sorted.sort_by(|a, b| b.0.total_cmp(&a.0));
+    sorted.sort_by(|a, b| a.0.total_cmp(&b.0));
+    aurc_sorted(&sorted)
+}
+
+/// The same over answers in ascending order of their probabilities.
+pub(super) fn aurc_sorted(sorted: &[(f64, bool)]) -> f64 {
     let (mut sum, mut wrong, mut seen) = (0.0, 0.0, 0.0);
-    for group in sorted.chunk_by(|a, b| a.0 == b.0) {
+    for group in sorted.chunk_by(|a, b| a.0 == b.0).rev() {
         let share = group.iter().filter(|g| !g.1).count() as f64 / group.len() as f64;
         for _ in group {
             wrong += share;
@@ -54,7 +78,7 @@ pub fn aurc(answers: &[(f64, bool)]) -> f64 {
             sum += wrong / seen;
         }
     }
-    sum / (answers.len() as f64).max(1.0)
+    sum / (sorted.len() as f64).max(1.0)
 }
 
 #[cfg(test)]

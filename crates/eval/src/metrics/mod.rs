@@ -12,7 +12,7 @@ use ultta::kernels::vectorised;
 
 pub use calibration::{Bin, ClassEce, Ece, Edges, adaptive_ece};
 pub use detection::{Detection, aurc};
-pub use spread::{Interval, Spread, bootstrap};
+pub use spread::{DetectionIntervals, Interval, Intervals, Spread, bootstrap};
 
 /// Number of bins of the expected calibration error.
 pub const ECE_BINS: usize = 15;
@@ -89,6 +89,10 @@ pub struct Scored {
     pub confidence: f32,
     /// Whether it was right.
     pub right: bool,
+    /// Whether the class was among the five most probable.
+    pub top5: bool,
+    /// The class the sample is of.
+    pub class: u32,
     /// −log p(class).
     pub nll: f32,
     /// Σ_c (p_c − [c = class])².
@@ -98,7 +102,6 @@ pub struct Scored {
 /// Gathers a [`Quality`] from the probabilities of a stream.
 #[derive(Clone, Debug)]
 pub struct Gather {
-    top5: u64,
     ece: Ece,
     ece_right: Ece,
     ece_class: ClassEce,
@@ -111,7 +114,6 @@ impl Gather {
     /// Nothing gathered yet.
     pub fn new(classes: usize) -> Self {
         Self {
-            top5: 0,
             ece: Ece::new(ECE_BINS),
             ece_right: Ece::with_edges(ECE_BINS, Edges::Right),
             ece_class: ClassEce::new(classes, ECE_BINS),
@@ -145,11 +147,12 @@ impl Gather {
         );
         // Among equals the lower index ranks first, as for the answer itself.
         let before = if above < 5 { probs[..class].iter().filter(|&&p| p == own).count() as u32 } else { 0 };
-        self.top5 += u64::from(above + before < 5);
         let squares: f64 = lanes.iter().map(|&v| v as f64).sum();
         let scored = Scored {
             confidence,
             right,
+            top5: above + before < 5,
+            class: class as u32,
             nll: nll.unwrap_or_else(|| -(own as f64).max(1e-300).ln()) as f32,
             brier: (squares - 2.0 * own as f64 + 1.0) as f32,
         };
@@ -184,13 +187,11 @@ impl Gather {
             return Quality::default();
         }
         let mean = |value: &dyn Fn(&Scored) -> f64| self.scored.iter().map(value).sum::<f64>() / n as f64;
-        let seen = || self.per_class.iter().filter(|(n, _)| *n > 0);
-        let recalls: f64 = seen().map(|&(n, right)| right as f64 / n as f64).sum();
         let answers: Vec<(f64, bool)> = self.scored.iter().map(|s| (s.confidence as f64, s.right)).collect();
         Quality {
             top1: mean(&|s| f64::from(s.right)),
-            top5: self.top5 as f64 / n as f64,
-            class_recall: recalls / seen().count() as f64,
+            top5: mean(&|s| f64::from(s.top5)),
+            class_recall: mean_recall(&self.per_class),
             ece: self.ece.value(),
             ece_right: self.ece_right.value(),
             ece_adaptive: adaptive_ece(&answers, ECE_BINS),
@@ -201,6 +202,12 @@ impl Gather {
             aurc: aurc(&answers),
         }
     }
+}
+
+/// Mean over the classes that occurred of the share of their samples answered right.
+fn mean_recall(per_class: &[(u32, u32)]) -> f64 {
+    let seen = || per_class.iter().filter(|(n, _)| *n > 0);
+    seen().map(|&(n, right)| right as f64 / n as f64).sum::<f64>() / seen().count().max(1) as f64
 }
 
 #[cfg(test)]

@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{ECE_BINS, Ece, Scored};
+use super::calibration::adaptive_ece_sorted;
+use super::detection::{aurc_sorted, ranked};
+use super::{Detection, ECE_BINS, Ece, Edges, Scored, mean_recall};
 use crate::random::Random;
 
 /// Redrawn streams behind a bootstrap interval.
@@ -17,28 +19,154 @@ pub struct Interval {
     pub high: f64,
 }
 
-/// Bootstrap intervals of top-1, ECE, NLL and Brier score: the samples drawn again with replacement.
-pub fn bootstrap(scored: &[Scored], seed: u64) -> [Interval; 4] {
-    let n = scored.len();
+/// 95 % intervals of the metrics of a stream, over its samples. The class-wise calibration error is not among them:
+/// it would take all probabilities of all samples.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs)]
+pub struct Intervals {
+    pub top1: Interval,
+    pub top5: Interval,
+    pub class_recall: Interval,
+    pub ece: Interval,
+    pub ece_right: Interval,
+    pub ece_adaptive: Interval,
+    pub mce: Interval,
+    pub nll: Interval,
+    pub brier: Interval,
+    pub aurc: Interval,
+    /// Top-1 minus zero-shot's on the same samples.
+    pub gain: Interval,
+    /// Share of samples that zero-shot answered wrong and this right.
+    pub helpful: Interval,
+    /// Share of samples that zero-shot answered right and this wrong.
+    pub harmful: Interval,
+}
+
+/// Bootstrap intervals: the samples drawn again with replacement, both classifiers' answers to each together.
+pub fn bootstrap(adapted: &[Scored], zero_shot: &[Scored], seed: u64) -> Intervals {
+    let n = adapted.len();
     if n == 0 {
-        return [Interval::default(); 4];
+        return Intervals::default();
     }
+    let mut sorted: Vec<(Scored, bool)> = adapted.iter().zip(zero_shot).map(|(a, z)| (*a, z.right)).collect();
+    sorted.sort_by(|a, b| a.0.confidence.total_cmp(&b.0.confidence));
+    let classes = adapted.iter().map(|s| s.class as usize + 1).max().unwrap_or(0);
+    let mut per_class = vec![(0u32, 0u32); classes];
+    let mut drawn: Vec<(f64, bool)> = Vec::with_capacity(n);
+    let [
+        top1,
+        top5,
+        class_recall,
+        ece,
+        ece_right,
+        ece_adaptive,
+        mce,
+        nll,
+        brier,
+        aurc,
+        gain,
+        helpful,
+        harmful,
+    ] = redraw(&[(0..n).collect()], n, seed, |times| {
+        let [mut left, mut right] = [Edges::Left, Edges::Right].map(|edges| Ece::with_edges(ECE_BINS, edges));
+        let (mut hits, mut top5, mut nll, mut brier) = (0u64, 0u64, 0.0f64, 0.0f64);
+        let (mut helpful, mut harmful) = (0u64, 0u64);
+        drawn.clear();
+        per_class.fill((0, 0));
+        for ((s, zero_shot_right), &times) in sorted.iter().zip(times) {
+            if times == 0 {
+                continue;
+            }
+            let weight = u64::from(times);
+            hits += u64::from(s.right) * weight;
+            top5 += u64::from(s.top5) * weight;
+            helpful += u64::from(s.right && !zero_shot_right) * weight;
+            harmful += u64::from(!s.right && *zero_shot_right) * weight;
+            nll += s.nll as f64 * times as f64;
+            brier += s.brier as f64 * times as f64;
+            let class = &mut per_class[s.class as usize];
+            *class = (class.0 + times, class.1 + u32::from(s.right) * times);
+            let confidence = s.confidence as f64;
+            left.push_times(confidence, s.right, weight);
+            right.push_times(confidence, s.right, weight);
+            drawn.extend(std::iter::repeat_n((confidence, s.right), times as usize));
+        }
+        let share = |count: u64| count as f64 / n as f64;
+        [
+            share(hits),
+            share(top5),
+            mean_recall(&per_class),
+            left.value(),
+            right.value(),
+            adaptive_ece_sorted(&drawn, ECE_BINS),
+            left.max(),
+            nll / n as f64,
+            brier / n as f64,
+            aurc_sorted(&drawn),
+            share(helpful) - share(harmful),
+            share(helpful),
+            share(harmful),
+        ]
+    });
+    Intervals {
+        top1,
+        top5,
+        class_recall,
+        ece,
+        ece_right,
+        ece_adaptive,
+        mce,
+        nll,
+        brier,
+        aurc,
+        gain,
+        helpful,
+        harmful,
+    }
+}
+
+/// 95 % intervals of a [`Detection`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct DetectionIntervals {
+    pub auroc: Interval,
+    pub aupr: Interval,
+    pub fpr95: Interval,
+}
+
+impl DetectionIntervals {
+    /// Known samples and strangers drawn again, each among themselves.
+    pub fn of(known: &[f32], strangers: &[f32], seed: u64) -> Self {
+        let all = ranked(known, strangers);
+        let places = |own: bool| (0..all.len()).filter(|&i| all[i].1 == own).collect::<Vec<_>>();
+        let [auroc, aupr, fpr95] = redraw(&[places(true), places(false)], all.len(), seed, |times| {
+            let d = Detection::of_ranked(&all, times);
+            [d.auroc, d.aupr, d.fpr95]
+        });
+        Self { auroc, aupr, fpr95 }
+    }
+}
+
+/// Intervals of values of redrawn samples. `groups` are the places that are drawn among themselves; `values` is
+/// told how often each of the `n` places was drawn.
+fn redraw<const K: usize>(
+    groups: &[Vec<usize>],
+    n: usize,
+    seed: u64,
+    mut values: impl FnMut(&[u32]) -> [f64; K],
+) -> [Interval; K] {
     let mut random = Random::new(seed);
-    let mut redrawn: [Vec<f64>; 4] = std::array::from_fn(|_| Vec::with_capacity(REDRAWS));
+    let mut times = vec![0u32; n];
+    let mut redrawn: [Vec<f64>; K] = std::array::from_fn(|_| Vec::with_capacity(REDRAWS));
     for _ in 0..REDRAWS {
-        let mut ece = Ece::new(ECE_BINS);
-        let (mut right, mut nll, mut brier) = (0u64, 0.0f64, 0.0f64);
-        for _ in 0..n {
-            let s = &scored[random.below(n)];
-            right += u64::from(s.right);
-            nll += s.nll as f64;
-            brier += s.brier as f64;
-            ece.push(s.confidence as f64, s.right);
+        times.fill(0);
+        for group in groups {
+            for _ in 0..group.len() {
+                times[group[random.below(group.len())]] += 1;
+            }
         }
-        let n = n as f64;
-        for (values, value) in redrawn.iter_mut().zip([right as f64 / n, ece.value(), nll / n, brier / n]) {
-            values.push(value);
-        }
+        redrawn.iter_mut().zip(values(&times)).for_each(|(all, value)| all.push(value));
     }
     redrawn.map(|mut values| {
         values.sort_by(f64::total_cmp);
@@ -74,17 +202,44 @@ mod tests {
     #[test]
     fn an_interval_holds_its_mean_and_narrows_with_samples() {
         let scored = |n: usize| -> Vec<Scored> {
-            let one = |i: usize| Scored { confidence: 0.7, right: i % 10 < 7, nll: 1.0, brier: 0.5 };
+            let one = |i: usize| Scored {
+                confidence: 0.7,
+                right: i % 10 < 7,
+                top5: true,
+                class: (i % 2) as u32,
+                nll: 1.0,
+                brier: 0.5,
+            };
             (0..n).map(one).collect()
         };
-        let [few, ..] = bootstrap(&scored(100), 1);
-        let [many, ece, nll, _] = bootstrap(&scored(10_000), 1);
-        assert!(few.low <= 0.7 && 0.7 <= few.high);
-        assert!(many.high - many.low < 0.3 * (few.high - few.low));
-        assert!((many.high - many.low - 2.0 * 1.96 * (0.21f64 / 1e4).sqrt()).abs() < 5e-3);
-        assert_eq!(nll, Interval { low: 1.0, high: 1.0 });
-        assert!(ece.low < 0.005);
-        assert_eq!(bootstrap(&scored(100), 1)[0], few, "the seed decides");
+        let of = |n: usize| bootstrap(&scored(n), &scored(n), 1);
+        let (few, many) = (of(100), of(10_000));
+        assert!(few.top1.low <= 0.7 && 0.7 <= few.top1.high);
+        let width = |i: Interval| i.high - i.low;
+        assert!(width(many.top1) < 0.3 * width(few.top1));
+        assert!((width(many.top1) - 2.0 * 1.96 * (0.21f64 / 1e4).sqrt()).abs() < 5e-3);
+        let one = Interval { low: 1.0, high: 1.0 };
+        let none = Interval::default();
+        assert_eq!((many.nll, many.top5, many.gain, many.harmful), (one, one, none, none));
+        assert!(many.ece.low < 0.005 && many.ece == many.ece_adaptive && many.ece == many.mce);
+        // one tie: the risk is the share of wrong answers at every coverage
+        assert!((many.aurc.low + many.top1.high - 1.0).abs() < 1e-9);
+        assert!(many.class_recall.low < 0.7 && 0.7 < many.class_recall.high);
+        assert_eq!(of(100), few, "the seed decides");
+    }
+
+    #[test]
+    fn intervals_of_a_detection_hold_it() {
+        let mut random = Random::new(3);
+        let mut scores =
+            |mean: f64, n: usize| -> Vec<f32> { (0..n).map(|_| (mean + random.normal()) as f32).collect() };
+        let (known, strangers) = (scores(1.0, 400), scores(0.0, 300));
+        let d = Detection::of(&known, &strangers).unwrap();
+        let i = DetectionIntervals::of(&known, &strangers, 1);
+        for (value, interval) in [(d.auroc, i.auroc), (d.aupr, i.aupr), (d.fpr95, i.fpr95)] {
+            assert!(interval.low < value && value < interval.high, "{value} {interval:?}");
+            assert!(interval.high - interval.low < 0.3, "{interval:?}");
+        }
     }
 
     #[test]
