@@ -16,7 +16,8 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 ULTTA = ROOT / "target/release/ultta"
-PROTOCOLS = {"iid": "shuffled", "sorted": "class-sorted", "partial:0.2": "20 % of the classes"}
+PROTOCOLS = {"iid": "shuffled", "sorted": "class-sorted", "partial:0.2": "20 % of the classes",
+             "iid+weak": "shuffled, poor head"}
 
 # section -> {key: value}; the empty section is the method's own table
 ABLATIONS = [
@@ -43,6 +44,7 @@ DEFAULT_RANGES = [
     *[(f"trust (half of ω) at {v:.0f} samples per class", {"prototypes": {"trust": v}}) for v in (60.0, 120.0, 240.0)],
     *[(f"largest ω = {v}", {"prototypes": {"trust_max": v}}) for v in (3.0, 6.0, 12.0)],
     *[(f"dead zone δ = {v}", {"prior": {"dead_zone": v}}) for v in (0.3, 0.4, 0.5, 0.6, 0.8, 1.2)],
+    *[(f"background λ = {v}", {"prior": {"background": v}}) for v in (0.0, 0.3, 0.6, 0.8, 1.0)],
     *[(f"prior half-lives {v}", {"prior": {"half_lives": v}})
       for v in ([8.0, 32.0, 128.0, 512.0], [4.0, 16.0, 64.0, 256.0, float("inf")], [16.0, 256.0])],
     *[(f"γ = {v} per class", {"prior": {"gamma": v}}) for v in (0.02, 0.05, 0.2)],

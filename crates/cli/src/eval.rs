@@ -58,7 +58,9 @@ pub struct Args {
     #[arg(long, value_name = "NAMES", default_value = "zero-shot,ul-tta", value_delimiter = ',')]
     pub methods: Vec<String>,
 
-    /// Protocols, separated by commas (docs/protocols.md)
+    /// Protocols, separated by commas: an order (file, iid, sorted, dirichlet:0.1, zipf:1, partial:0.2, few:5:64,
+    /// continual, gradual), then additions behind a + (batch:64, labels:0.1:100, open:0.2, weak:0.5, cycle:200000,
+    /// compute:1000). docs/protocols.md says what each does
     #[arg(long, value_name = "NAMES", default_value = "iid", value_delimiter = ',')]
     pub protocols: Vec<String>,
 
@@ -113,7 +115,7 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     for reason in &skipped {
         eprintln!("warning: skipped: {reason}");
     }
-    let bars = Bars::new(jobs.len(), args.json);
+    let bars = Bars::new(Some(jobs.len()), args.json);
     let outcome = plan.run(&bars)?;
     bars.clear();
     if outcome.reused > 0 {
@@ -305,22 +307,31 @@ fn seeds(text: &str) -> Result<Vec<u64>, String> {
 }
 
 /// One bar for the plan and one for every run at work.
-struct Bars {
+pub struct Bars {
     all: MultiProgress,
     total: ProgressBar,
     running: Mutex<BTreeMap<usize, ProgressBar>>,
 }
 
 impl Bars {
-    fn new(runs: usize, quiet: bool) -> Self {
+    /// For so many runs, or for a number not known beforehand.
+    pub fn new(runs: Option<usize>, quiet: bool) -> Self {
         let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
         let all = MultiProgress::with_draw_target(target);
-        let style = ProgressStyle::with_template("{bar:30} {pos}/{len} runs, {elapsed} gone, {eta} to go");
-        let total = ProgressBar::new(runs as u64).with_style(style.expect("a fixed template"));
+        let style = ProgressStyle::with_template(match runs {
+            Some(_) => "{bar:30} {pos}/{len} runs, {elapsed} gone, {eta} to go",
+            None => "{pos} runs, {elapsed} gone",
+        });
+        let total = match runs {
+            Some(runs) => ProgressBar::new(runs as u64),
+            None => ProgressBar::no_length(),
+        };
+        let total = total.with_style(style.expect("a fixed template"));
         Self { total: all.add(total), all, running: Mutex::new(BTreeMap::new()) }
     }
 
-    fn clear(&self) {
+    /// Takes the bars off the screen.
+    pub fn clear(&self) {
         self.total.finish_and_clear();
     }
 }

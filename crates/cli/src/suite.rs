@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use ultta::config::nearest;
 use ultta_eval::suite::{Suite, TABLES};
 
+use crate::eval::Bars;
 use crate::failure::usage;
 
 /// Reproduce the tables of a publication
@@ -52,7 +53,10 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     let jobs = paper.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()));
     let suite = Suite { data: paper.data, out: paper.out, jobs };
     for name in TABLES.iter().filter(|t| paper.tables.is_empty() || paper.tables.iter().any(|p| p == *t)) {
-        print!("{}", suite.table(name, &())?);
+        let bars = Bars::new(None, false);
+        let table = suite.table(name, &bars);
+        bars.clear();
+        print!("{}", table?);
     }
     Ok(ExitCode::SUCCESS)
 }

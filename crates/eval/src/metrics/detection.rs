@@ -40,6 +40,9 @@ impl Detection {
             for (g, &t) in group.iter().zip(own_times) {
                 *if g.1 { &mut own } else { &mut other } += t as f64;
             }
+            if own + other == 0.0 {
+                continue;
+            }
             auroc += other * (hits + own / 2.0);
             (hits, alarms) = (hits + own, alarms + other);
             aupr += own / positives * hits / (hits + alarms);

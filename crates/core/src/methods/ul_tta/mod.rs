@@ -391,7 +391,7 @@ impl UlTta {
         if may_learn {
             let winner = batch.frozen[row].label;
             let text = batch.weights.row(row);
-            self.prior.learn(&work.prior, &work.candidates, &work.posterior, text, winner);
+            self.prior.learn(&mut work.prior, &work.candidates, &work.posterior, text, winner);
             if let Prototypes::Evidence(evidence) = &mut self.prototypes {
                 evidence.observe(z);
             }

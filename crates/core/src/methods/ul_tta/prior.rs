@@ -85,15 +85,15 @@ impl Expert {
         }
     }
 
-    /// Counts a sample of this weight: `shares` one by one, `spread` of it evenly.
-    fn count(&mut self, weight: f64, shares: impl Iterator<Item = (usize, f64)>, spread: f64, start: &[f64]) {
+    /// Counts a sample of this weight.
+    fn count(&mut self, weight: f64, shares: &Shares) {
         self.scale *= self.decay;
         self.total = self.total * self.decay + weight;
         let unit = weight / self.scale;
-        for (class, share) in shares {
-            self.set_count(class, self.counts[class] + share * unit / start[class]);
+        for &(class, ratio) in &shares.listed {
+            self.set_count(class, self.counts[class] + ratio * unit);
         }
-        self.spread += spread * unit;
+        self.spread += shares.spread * unit;
         if self.scale < MIN_SCALE {
             for class in 0..self.counts.len() {
                 self.set_count(class, self.counts[class] * self.scale);
@@ -138,6 +138,26 @@ impl Expert {
     }
 }
 
+/// How a sample is shared among the classes, as ratios to π⁰: some one by one, the rest evenly.
+#[derive(Clone, Debug, Default)]
+struct Shares {
+    listed: Vec<(usize, f64)>,
+    spread: f64,
+}
+
+impl Shares {
+    /// Lists the shares that are worth it; they add up to at most 1.
+    fn list(&mut self, shares: impl Iterator<Item = (usize, f32)>, start: &[f64]) {
+        self.listed.clear();
+        self.spread = 1.0;
+        for (class, share) in shares.filter(|s| s.1 > SMALL) {
+            self.listed.push((class, share as f64 / start[class]));
+            self.spread -= share as f64;
+        }
+        self.spread = self.spread.max(0.0);
+    }
+}
+
 /// What the prior needs per sample, kept between calls to save allocations.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PriorWork {
@@ -145,6 +165,7 @@ pub(super) struct PriorWork {
     foretold: Vec<f64>,
     /// The frozen weights, lifted.
     lifted: Vec<f32>,
+    shares: Shares,
     /// C π_c of the mixture.
     pub mix: Vec<f32>,
 }
@@ -290,7 +311,7 @@ impl Prior {
     /// from `log_ratios` for the same sample.
     pub(super) fn learn(
         &mut self,
-        work: &PriorWork,
+        work: &mut PriorWork,
         candidates: &[u32],
         posterior: &[f32],
         text: &[f32],
@@ -302,27 +323,24 @@ impl Prior {
         for (w, &f) in self.weights.iter_mut().zip(&work.foretold) {
             *w = self.config.weight_decay * *w + (f + 1e-6).ln();
         }
-        let shares = || {
-            let all = candidates.iter().zip(posterior).filter(|(_, p)| **p > SMALL);
-            all.map(|(&class, &p)| (class as usize, p as f64))
-        };
-        let spread = (1.0 - shares().map(|(_, p)| p).sum::<f64>()).max(0.0);
+        let shares = &mut work.shares;
+        let candidates = candidates.iter().map(|&c| c as usize);
+        shares.list(candidates.clone().zip(posterior.iter().copied()), &self.start);
         for expert in &mut self.experts {
-            expert.count(1.0, shares(), spread, &self.start);
+            expert.count(1.0, shares);
         }
 
         if self.config.background == 0.0 {
             return;
         }
-        let others = || candidates.iter().map(|&c| c as usize).filter(|&c| c != winner);
-        let rest: f32 = others().map(|c| text[c]).sum();
+        let others = candidates.filter(|&c| c != winner).map(|c| (c, text[c]));
+        let rest: f32 = others.clone().map(|(_, t)| t).sum();
         if rest < MIN_REST {
             return;
         }
-        let shares = || others().map(|c| (c, (text[c] / rest) as f64)).filter(|(_, r)| *r > SMALL as f64);
-        let spread = (1.0 - shares().map(|(_, r)| r).sum::<f64>()).max(0.0);
+        shares.list(others.map(|(c, t)| (c, t / rest)), &self.start);
         let weight = (self.base[winner] as f64 / work.mix[winner] as f64).min(1.0);
-        self.background.count(weight, shares(), spread, &self.start);
+        self.background.count(weight, shares);
     }
 
     /// Dirichlet: counts the responsibility of an admitted sample for a class.
@@ -500,7 +518,7 @@ mod tests {
                 prior.log_ratios(&text, &mut work, &mut out);
                 let sum: f32 = text.iter().zip(&work.mix).map(|(t, m)| t * m).sum();
                 let posterior: Vec<f32> = text.iter().zip(&work.mix).map(|(t, m)| t * m / sum).collect();
-                prior.learn(&work, &[0, 1, 2, 3], &posterior, &text, labels(i));
+                prior.learn(&mut work, &[0, 1, 2, 3], &posterior, &text, labels(i));
             }
             work.mix
         };
@@ -514,8 +532,9 @@ mod tests {
     /// place goes to the two, the head favours them.
     #[test]
     fn a_class_that_comes_second_as_well_is_favoured_not_frequent() {
-        let frequent = |others: f32| {
-            let mut prior = Prior::new(&PriorConfig::default(), 4, 1000.0);
+        let ratio = |others: f32, background: f64| {
+            let config = PriorConfig { background, ..Default::default() };
+            let mut prior = Prior::new(&config, 4, 1000.0);
             let (mut work, mut out) = (PriorWork::default(), [0.0; 4]);
             for i in 0..400 {
                 let mut text = [0.05, 0.05, others, others];
@@ -523,15 +542,16 @@ mod tests {
                 prior.log_ratios(&text, &mut work, &mut out);
                 let sum: f32 = text.iter().zip(&work.mix).map(|(t, m)| t * m).sum();
                 let posterior: Vec<f32> = text.iter().zip(&work.mix).map(|(t, m)| t * m / sum).collect();
-                prior.learn(&work, &[0, 1, 2, 3], &posterior, &text, i % 2);
+                prior.learn(&mut work, &[0, 1, 2, 3], &posterior, &text, i % 2);
                 if i % 64 == 63 {
                     prior.update(1.0, 1.0, &work);
                 }
             }
             work.mix[0] / work.mix[3]
         };
-        let (missing, favoured) = (frequent(0.05), frequent(0.002));
-        assert!(missing > 3.0 * favoured, "{missing} {favoured}");
+        let (missing, favoured) = ([0.0, 0.6].map(|b| ratio(0.05, b)), [0.0, 0.6].map(|b| ratio(0.002, b)));
+        assert!(missing[1] > missing[0], "{missing:?}");
+        assert!(favoured[1] < 0.5 * favoured[0], "{favoured:?}");
     }
 
     #[test]
@@ -543,7 +563,7 @@ mod tests {
             prior.log_ratios(&[1.0, 0.1, 0.1], &mut work, &mut out);
             let sum: f32 = work.mix.iter().sum();
             assert!((sum - 3.0).abs() < 1e-4, "{sum}");
-            prior.learn(&work, &[0, 1, 2], &[0.9, 0.05, 0.05], &[1.0, 0.1, 0.1], 0);
+            prior.learn(&mut work, &[0, 1, 2], &[0.9, 0.05, 0.05], &[1.0, 0.1, 0.1], 0);
         }
     }
 }
