@@ -1,6 +1,10 @@
 //! Calibration errors of the answered class and of every class.
 
 use serde::{Deserialize, Serialize};
+use ultta::kernels::vectorised;
+
+/// Classes looked at together.
+const CHUNK: usize = 32;
 
 /// Which side of a bin is closed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,17 +49,12 @@ impl Ece {
 
     /// Takes in an answer: its probability, and whether it was right.
     pub fn push(&mut self, prob: f64, right: bool) {
-        self.push_times(prob, right, 1);
-    }
-
-    /// Takes in the same answer several times.
-    pub(super) fn push_times(&mut self, prob: f64, right: bool, times: u64) {
-        self.seen += times;
+        self.seen += 1;
         let Some(bin) = bin_of(prob, self.bins.len(), self.edges) else { return };
         let bin = &mut self.bins[bin];
-        bin.n += times;
-        bin.right += u64::from(right) * times;
-        bin.prob += prob * times as f64;
+        bin.n += 1;
+        bin.right += u64::from(right);
+        bin.prob += prob;
     }
 
     /// The error so far; 0 before the first answer.
@@ -97,28 +96,16 @@ fn bin_of(prob: f64, n: usize, edges: Edges) -> Option<usize> {
 pub fn adaptive_ece(answers: &[(f64, bool)], bins: usize) -> f64 {
     let mut sorted: Vec<(f64, bool)> = answers.to_vec();
     sorted.sort_by(|a, b| a.0.total_cmp(&b.0));
-    adaptive_ece_sorted(&sorted, bins)
-}
-
-/// The same over answers in ascending order of their probabilities.
-pub(super) fn adaptive_ece_sorted(sorted: &[(f64, bool)], bins: usize) -> f64 {
     if sorted.is_empty() {
         return 0.0;
     }
-    let quantile = |q: f64| {
-        let at = q * (sorted.len() - 1) as f64;
-        let (low, share) = (at.floor() as usize, at.fract());
-        let (a, b) = (sorted[low].0, sorted[(low + 1).min(sorted.len() - 1)].0);
-        // NumPy's interpolation: from the nearer end, so that it is monotone.
-        if share < 0.5 { a + (b - a) * share } else { b - (b - a) * (1.0 - share) }
-    };
     let mut total = 0.0;
-    let mut rest = sorted;
+    let mut rest = &sorted[..];
     for bin in 1..=bins {
         let taken = if bin == bins {
             rest.len()
         } else {
-            let edge = quantile(bin as f64 / bins as f64);
+            let edge = quantile(bin as f64 / bins as f64, sorted.len(), |i| sorted[i].0);
             rest.partition_point(|a| a.0 < edge)
         };
         let (inside, others) = rest.split_at(taken);
@@ -126,6 +113,21 @@ pub(super) fn adaptive_ece_sorted(sorted: &[(f64, bool)], bins: usize) -> f64 {
         rest = others;
     }
     total / sorted.len() as f64
+}
+
+/// The q-quantile of `n` sorted values, interpolated.
+pub(super) fn quantile(q: f64, n: usize, at: impl Fn(usize) -> f64) -> f64 {
+    let place = q * (n - 1) as f64;
+    let (low, share) = (place.floor() as usize, place.fract());
+    let (a, b) = (at(low), at((low + 1).min(n - 1)));
+    // NumPy's interpolation: from the nearer end, so that it is monotone.
+    if share < 0.5 { a + (b - a) * share } else { b - (b - a) * (1.0 - share) }
+}
+
+/// Where the bins begin among sorted probabilities, and where the last one ends. Those in no bin come before.
+pub(super) fn bin_starts(sorted: &[f64], bins: usize, edges: Edges) -> Vec<usize> {
+    let place = |p: f64| bin_of(p, bins, edges).map_or(0, |bin| bin + 1);
+    (1..=bins + 1).map(|bin| sorted.partition_point(|&p| place(p) < bin)).collect()
 }
 
 /// Class-wise calibration error: for each class, its probability over *all* samples is binned and compared with
@@ -137,8 +139,10 @@ pub struct ClassEce {
     samples: u64,
     /// Per class and bin above the lowest: samples, sum of probabilities, samples of the class.
     upper: Vec<(u32, f64, u32)>,
-    /// Per class: sum of all probabilities, all samples of the class. The lowest bin is what the others leave.
-    totals: Vec<(f64, u32)>,
+    /// Per class: sum of all probabilities. The lowest bin is what the others leave.
+    probs: Vec<f64>,
+    /// Per class: its samples.
+    occurred: Vec<u32>,
 }
 
 impl ClassEce {
@@ -149,24 +153,41 @@ impl ClassEce {
             classes,
             samples: 0,
             upper: vec![(0, 0.0, 0); classes * (bins - 1)],
-            totals: vec![(0.0, 0); classes],
+            probs: vec![0.0; classes],
+            occurred: vec![0; classes],
         }
     }
 
     /// Takes in a sample.
     pub fn push(&mut self, probs: &[f32], class: usize) {
         self.samples += 1;
-        self.totals[class].1 += 1;
+        self.occurred[class] += 1;
         let first_edge = 1.0 / self.n_bins as f64;
-        for (c, (&p, total)) in probs.iter().zip(&mut self.totals).enumerate() {
-            let p = p as f64;
-            total.0 += p;
-            if p >= first_edge {
-                let bin = bin_of(p, self.n_bins, Edges::Left).unwrap_or(0).max(1) - 1;
-                let cell = &mut self.upper[c * (self.n_bins - 1) + bin];
-                cell.0 += 1;
-                cell.1 += p;
-                cell.2 += u32::from(c == class);
+        // Few classes are above the lowest bin, so whole chunks are passed over.
+        let floor = first_edge as f32 * (1.0 - f32::EPSILON);
+        for (start, chunk) in probs.chunks(CHUNK).enumerate().map(|(i, chunk)| (i * CHUNK, chunk)) {
+            let most = vectorised(
+                #[inline(always)]
+                || {
+                    let mut most = 0.0f32;
+                    for (&p, total) in chunk.iter().zip(&mut self.probs[start..]) {
+                        *total += p as f64;
+                        most = most.max(p);
+                    }
+                    most
+                },
+            );
+            if most < floor {
+                continue;
+            }
+            for (c, p) in chunk.iter().enumerate().map(|(i, &p)| (start + i, p as f64)) {
+                if p >= first_edge {
+                    let bin = bin_of(p, self.n_bins, Edges::Left).unwrap_or(0).max(1) - 1;
+                    let cell = &mut self.upper[c * (self.n_bins - 1) + bin];
+                    cell.0 += 1;
+                    cell.1 += p;
+                    cell.2 += u32::from(c == class);
+                }
             }
         }
     }
@@ -177,7 +198,8 @@ impl ClassEce {
             return 0.0;
         }
         let mut sum = 0.0;
-        for (cells, &(prob, occurred)) in self.upper.chunks(self.n_bins - 1).zip(&self.totals) {
+        let totals = self.probs.iter().zip(&self.occurred);
+        for (cells, (&prob, &occurred)) in self.upper.chunks(self.n_bins - 1).zip(totals) {
             let (mut rest_prob, mut rest_occurred) = (prob, occurred as f64);
             for &(_, prob, occurred) in cells {
                 sum += (prob - occurred as f64).abs();

@@ -67,11 +67,6 @@ pub(super) fn ranked(known: &[f32], strangers: &[f32]) -> Vec<(f32, bool)> {
 pub fn aurc(answers: &[(f64, bool)]) -> f64 {
     let mut sorted: Vec<(f64, bool)> = answers.to_vec();
     sorted.sort_by(|a, b| a.0.total_cmp(&b.0));
-    aurc_sorted(&sorted)
-}
-
-/// The same over answers in ascending order of their probabilities.
-pub(super) fn aurc_sorted(sorted: &[(f64, bool)]) -> f64 {
     let (mut sum, mut wrong, mut seen) = (0.0, 0.0, 0.0);
     for group in sorted.chunk_by(|a, b| a.0 == b.0).rev() {
         let share = group.iter().filter(|g| !g.1).count() as f64 / group.len() as f64;

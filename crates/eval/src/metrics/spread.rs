@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::calibration::adaptive_ece_sorted;
-use super::detection::{aurc_sorted, ranked};
-use super::{Detection, ECE_BINS, Ece, Edges, Scored, mean_recall};
+use super::calibration::{bin_starts, quantile};
+use super::detection::ranked;
+use super::{Detection, ECE_BINS, Edges, Scored, mean_recall};
 use crate::random::Random;
 
 /// Redrawn streams behind a bootstrap interval.
@@ -50,10 +50,12 @@ pub fn bootstrap(adapted: &[Scored], zero_shot: &[Scored], seed: u64) -> Interva
         return Intervals::default();
     }
     let mut sorted: Vec<(Scored, bool)> = adapted.iter().zip(zero_shot).map(|(a, z)| (*a, z.right)).collect();
-    sorted.sort_by(|a, b| a.0.confidence.total_cmp(&b.0.confidence));
+    sorted.sort_unstable_by(|a, b| a.0.confidence.total_cmp(&b.0.confidence));
+    let confidence: Vec<f64> = sorted.iter().map(|s| s.0.confidence as f64).collect();
+    let [left, right] = [Edges::Left, Edges::Right].map(|edges| bin_starts(&confidence, ECE_BINS, edges));
     let classes = adapted.iter().map(|s| s.class as usize + 1).max().unwrap_or(0);
     let mut per_class = vec![(0u32, 0u32); classes];
-    let mut drawn: Vec<(f64, bool)> = Vec::with_capacity(n);
+    let mut sums = Sums { n: vec![0; n + 1], gap: vec![0.0; n + 1] };
     let [
         top1,
         top5,
@@ -69,41 +71,38 @@ pub fn bootstrap(adapted: &[Scored], zero_shot: &[Scored], seed: u64) -> Interva
         helpful,
         harmful,
     ] = redraw(&[(0..n).collect()], n, seed, |times| {
-        let [mut left, mut right] = [Edges::Left, Edges::Right].map(|edges| Ece::with_edges(ECE_BINS, edges));
-        let (mut hits, mut top5, mut nll, mut brier) = (0u64, 0u64, 0.0f64, 0.0f64);
-        let (mut helpful, mut harmful) = (0u64, 0u64);
-        drawn.clear();
+        let (mut hits, mut top5, mut nll, mut brier) = (0u32, 0u32, 0.0f64, 0.0f64);
+        let (mut helpful, mut harmful) = (0u32, 0u32);
         per_class.fill((0, 0));
-        for ((s, zero_shot_right), &times) in sorted.iter().zip(times) {
-            if times == 0 {
-                continue;
-            }
-            let weight = u64::from(times);
-            hits += u64::from(s.right) * weight;
-            top5 += u64::from(s.top5) * weight;
-            helpful += u64::from(s.right && !zero_shot_right) * weight;
-            harmful += u64::from(!s.right && *zero_shot_right) * weight;
+        let (mut count, mut gap) = (0u32, 0.0f64);
+        for (i, ((s, zero_shot_right), &times)) in sorted.iter().zip(times).enumerate() {
+            let hit = u32::from(s.right) * times;
+            hits += hit;
+            top5 += u32::from(s.top5) * times;
+            helpful += u32::from(s.right & !zero_shot_right) * times;
+            harmful += u32::from(!s.right & *zero_shot_right) * times;
             nll += s.nll as f64 * times as f64;
             brier += s.brier as f64 * times as f64;
             let class = &mut per_class[s.class as usize];
-            *class = (class.0 + times, class.1 + u32::from(s.right) * times);
-            let confidence = s.confidence as f64;
-            left.push_times(confidence, s.right, weight);
-            right.push_times(confidence, s.right, weight);
-            drawn.extend(std::iter::repeat_n((confidence, s.right), times as usize));
+            *class = (class.0 + times, class.1 + hit);
+            count += times;
+            gap += hit as f64 - confidence[i] * times as f64;
+            sums.n[i + 1] = count;
+            sums.gap[i + 1] = gap;
         }
-        let share = |count: u64| count as f64 / n as f64;
+        let share = |count: u32| count as f64 / n as f64;
+        let (ece, mce) = sums.errors(&left);
         [
             share(hits),
             share(top5),
             mean_recall(&per_class),
-            left.value(),
-            right.value(),
-            adaptive_ece_sorted(&drawn, ECE_BINS),
-            left.max(),
+            ece,
+            sums.errors(&right).0,
+            sums.adaptive(&confidence, ECE_BINS),
+            mce,
             nll / n as f64,
             brier / n as f64,
-            aurc_sorted(&drawn),
+            aurc_of(&sorted, times),
             share(helpful) - share(harmful),
             share(helpful),
             share(harmful),
@@ -124,6 +123,62 @@ pub fn bootstrap(adapted: &[Scored], zero_shot: &[Scored], seed: u64) -> Interva
         helpful,
         harmful,
     }
+}
+
+/// Of redrawn answers in ascending order of their probabilities, before each place: how many, and Σ (right − p).
+struct Sums {
+    n: Vec<u32>,
+    gap: Vec<f64>,
+}
+
+impl Sums {
+    /// Expected and largest calibration error over bins that begin at these places, the last place being the end.
+    fn errors(&self, starts: &[usize]) -> (f64, f64) {
+        let (mut sum, mut most) = (0.0, 0.0f64);
+        for pair in starts.windows(2) {
+            let gap = (self.gap[pair[1]] - self.gap[pair[0]]).abs();
+            let n = self.n[pair[1]] - self.n[pair[0]];
+            sum += gap;
+            most = most.max(if n > 0 { gap / n as f64 } else { 0.0 });
+        }
+        (sum / self.n[self.n.len() - 1] as f64, most)
+    }
+
+    /// Over bins of equal mass, as [`super::adaptive_ece`] has them.
+    fn adaptive(&self, confidence: &[f64], bins: usize) -> f64 {
+        let all = self.n[confidence.len()];
+        let at = |place: usize| confidence[self.n.partition_point(|&n| n as usize <= place) - 1];
+        let starts: Vec<usize> = (0..=bins)
+            .map(|bin| match bin {
+                0 => 0,
+                _ if bin == bins => confidence.len(),
+                _ => {
+                    let edge = quantile(bin as f64 / bins as f64, all as usize, at);
+                    confidence.partition_point(|&c| c < edge)
+                }
+            })
+            .collect();
+        self.errors(&starts).0
+    }
+}
+
+/// [`super::aurc`] of answers in ascending order of their probabilities, each of which counts several times.
+fn aurc_of(sorted: &[(Scored, bool)], times: &[u32]) -> f64 {
+    let (mut sum, mut wrong, mut seen) = (0.0f64, 0.0f64, 0.0f64);
+    let mut end = sorted.len();
+    for group in sorted.chunk_by(|a, b| a.0.confidence == b.0.confidence).rev() {
+        let own = &times[end - group.len()..end];
+        end -= group.len();
+        let copies: u32 = own.iter().sum();
+        let wrongs: u32 = group.iter().zip(own).map(|(s, &t)| u32::from(!s.0.right) * t).sum();
+        let share = wrongs as f64 / copies.max(1) as f64;
+        for _ in 0..copies {
+            wrong += share;
+            seen += 1.0;
+            sum += wrong / seen;
+        }
+    }
+    sum / seen.max(1.0)
 }
 
 /// 95 % intervals of a [`Detection`].
@@ -197,6 +252,7 @@ impl Spread {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Ece, adaptive_ece, aurc};
     use super::*;
 
     #[test]
@@ -226,6 +282,42 @@ mod tests {
         assert!((many.aurc.low + many.top1.high - 1.0).abs() < 1e-9);
         assert!(many.class_recall.low < 0.7 && 0.7 < many.class_recall.high);
         assert_eq!(of(100), few, "the seed decides");
+    }
+
+    #[test]
+    fn a_redrawn_metric_is_the_metric_of_the_redrawn() {
+        let mut random = Random::new(5);
+        let scored: Vec<Scored> = (0..200)
+            .map(|_| Scored {
+                confidence: random.below(40) as f32 / 39.0,
+                right: random.below(2) == 0,
+                top5: true,
+                class: 0,
+                nll: 1.0,
+                brier: 0.5,
+            })
+            .collect();
+        let mut sorted: Vec<(Scored, bool)> = scored.iter().map(|s| (*s, true)).collect();
+        sorted.sort_by(|a, b| a.0.confidence.total_cmp(&b.0.confidence));
+        let times: Vec<u32> = (0..200).map(|_| random.below(4) as u32).collect();
+        let drawn: Vec<(f64, bool)> = (sorted.iter().zip(&times))
+            .flat_map(|(s, &t)| std::iter::repeat_n((s.0.confidence as f64, s.0.right), t as usize))
+            .collect();
+        let confidence: Vec<f64> = sorted.iter().map(|s| s.0.confidence as f64).collect();
+        let mut sums = Sums { n: vec![0], gap: vec![0.0] };
+        for (s, &t) in sorted.iter().zip(&times) {
+            sums.n.push(sums.n[sums.n.len() - 1] + t);
+            let gap = (f64::from(u8::from(s.0.right)) - s.0.confidence as f64) * t as f64;
+            sums.gap.push(sums.gap[sums.gap.len() - 1] + gap);
+        }
+        for edges in [Edges::Left, Edges::Right] {
+            let mut ece = Ece::with_edges(ECE_BINS, edges);
+            drawn.iter().for_each(|a| ece.push(a.0, a.1));
+            let (value, most) = sums.errors(&bin_starts(&confidence, ECE_BINS, edges));
+            assert!((value - ece.value()).abs() < 1e-12 && (most - ece.max()).abs() < 1e-12);
+        }
+        assert!((sums.adaptive(&confidence, ECE_BINS) - adaptive_ece(&drawn, ECE_BINS)).abs() < 1e-12);
+        assert!((aurc_of(&sorted, &times) - aurc(&drawn)).abs() < 1e-12);
     }
 
     #[test]
