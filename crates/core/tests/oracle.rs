@@ -168,9 +168,12 @@ impl Fixture {
         let start: toml::Table = text.parse().unwrap();
         let start: Vec<f64> = start["method"]["ul_tta"]["prior"]["start"].clone().try_into().unwrap();
         let start = if start.is_empty() { vec![1.0 / classes as f64; classes] } else { start };
+        // The last two are the background's, as ratios to an even share.
+        let background = counts.len() - 2 * classes;
         let one = |i: usize| {
             let ones = &ones[i / classes * 3..][..3];
-            start[i % classes] * ones[0] * (counts[i] + ones[2])
+            let start = if i < background { start[i % classes] } else { 1.0 / classes as f64 };
+            start * ones[0] * (counts[i] + ones[2])
         };
         (0..counts.len()).map(one).collect()
     }

@@ -148,10 +148,8 @@ pub struct Open {
     /// By log Σ exp of the frozen scores.
     pub zero_shot_energy: Detection,
     /// Bootstrap intervals of `max_softmax`.
-    #[serde(default)]
     pub max_softmax_intervals: DetectionIntervals,
     /// Bootstrap intervals of `energy`.
-    #[serde(default)]
     pub energy_intervals: DetectionIntervals,
 }
 

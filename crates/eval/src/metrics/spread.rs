@@ -7,8 +7,11 @@ use super::detection::ranked;
 use super::{Detection, ECE_BINS, Edges, Scored, mean_recall};
 use crate::random::Random;
 
-/// Redrawn streams behind a bootstrap interval.
+/// Redrawn streams behind a bootstrap interval, and how many samples they may have in all before they become
+/// fewer: over very long streams the intervals are narrow anyway.
 const REDRAWS: usize = 100;
+const LEAST_REDRAWS: usize = 40;
+const REDRAWN_SAMPLES: usize = 8_000_000;
 
 /// A 95 % interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -22,7 +25,6 @@ pub struct Interval {
 /// 95 % intervals of the metrics of a stream, over its samples. The class-wise calibration error is not among them:
 /// it would take all probabilities of all samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
 #[allow(missing_docs)]
 pub struct Intervals {
     pub top1: Interval,
@@ -148,16 +150,12 @@ impl Sums {
     fn adaptive(&self, confidence: &[f64], bins: usize) -> f64 {
         let all = self.n[confidence.len()];
         let at = |place: usize| confidence[self.n.partition_point(|&n| n as usize <= place) - 1];
-        let starts: Vec<usize> = (0..=bins)
-            .map(|bin| match bin {
-                0 => 0,
-                _ if bin == bins => confidence.len(),
-                _ => {
-                    let edge = quantile(bin as f64 / bins as f64, all as usize, at);
-                    confidence.partition_point(|&c| c < edge)
-                }
-            })
-            .collect();
+        let mut starts = vec![0];
+        for bin in 1..bins {
+            let edge = quantile(bin as f64 / bins as f64, all as usize, at);
+            starts.push(confidence.partition_point(|&c| c < edge).max(starts[bin - 1]));
+        }
+        starts.push(confidence.len());
         self.errors(&starts).0
     }
 }
@@ -214,7 +212,7 @@ fn redraw<const K: usize>(
     let mut random = Random::new(seed);
     let mut times = vec![0u32; n];
     let mut redrawn: [Vec<f64>; K] = std::array::from_fn(|_| Vec::with_capacity(REDRAWS));
-    for _ in 0..REDRAWS {
+    for _ in 0..(REDRAWN_SAMPLES / n.max(1)).clamp(LEAST_REDRAWS, REDRAWS) {
         times.fill(0);
         for group in groups {
             for _ in 0..group.len() {

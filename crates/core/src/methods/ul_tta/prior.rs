@@ -1,15 +1,17 @@
 //! The class prior π: how much more often than its start each class occurs here.
 //!
-//! **Experts** (default). Experts with half-lives 8, 32, … ∞ keep decayed soft counts of the adapted posterior
+//! **Experts** (default). Experts with half-lives 4, 16, … ∞ keep decayed soft counts of the adapted posterior
 //! over all samples, one more expert stays at the start π⁰. An expert's prior is its smoothed counts with a dead
 //! zone around π⁰: zero-shot models predict some classes two or three times too often even on balanced streams,
 //! and that is bias, not label shift. An expert's weight is how well it foretold the frozen posterior.
 //!
 //! **Background.** A class that the head favours wins often, like a class that occurs often. The two differ in what
 //! comes *second*: a favoured class also comes second often, on samples that belong elsewhere; a class that occurs
-//! often does not. So every class's share of the frozen posterior without its winner is kept, too, and
-//! (that share)^−λ lifts counts and frozen posterior alike before they are compared. A sample counts for it by how
-//! little its winner was expected, so that a long run of one class does not make its neighbours look favoured.
+//! often does not. So every class's share of the frozen posterior without its winner is kept, too, over the samples
+//! that it did not win, and (that share, as a ratio to an even one)^−λ lifts counts and frozen posterior alike before
+//! they are compared. A sample counts for it by how little its winner was expected, so that a long run of one class
+//! does not make its neighbours look favoured. Of two classes the loser always comes second, which tells nothing:
+//! the lift is 1.
 //!
 //! **Dirichlet** (paper). Posterior mean over the responsibilities of admitted samples, capped by KL(π‖π⁰) ≤ κ.
 //!
@@ -27,10 +29,14 @@ pub(super) const MAX_EXPERTS: usize = 16;
 const SMALL: f32 = 1e-3;
 
 /// An expert with less weight than this has no say.
-const LIGHT: f32 = 1e-9;
+const LIGHT: f64 = 1e-9;
 
 /// With less than this beside the winner, whose exp(logit − best) is 1, there is nothing to see.
 const MIN_REST: f32 = 1e-30;
+
+/// Bounds of a lift, and of the samples an expert can have counted: far from what an f32 cannot hold.
+const LIFTS: std::ops::RangeInclusive<f64> = 1e-6..=1e6;
+const MAX_TOTAL: f64 = 1e15;
 
 /// Counts are rescaled when an expert's scale falls below this.
 const MIN_SCALE: f64 = 1e-12;
@@ -41,13 +47,15 @@ pub(super) struct Prior {
     classes: usize,
     /// π⁰.
     start: Vec<f64>,
+    /// 1/C.
+    even: Vec<f64>,
     /// C π⁰_c, what all ratios multiply, and whether it is 1 everywhere.
     base: Vec<f32>,
     uniform: bool,
     experts: Vec<Expert>,
-    /// Shares of the frozen posterior without its winner.
-    background: Expert,
-    /// (Share of the background as a ratio to π⁰)^−λ, as of the last update.
+    /// Shares of the frozen posterior without its winner, and the winners; both as ratios to 1/C.
+    background: [Expert; 2],
+    /// (Mean share where it did not win, as a ratio to 1/(C − 1))^−λ, as of the last update.
     lift: Vec<f32>,
     /// Log-weights: the expert that stays at the start first, then one per half-life.
     weights: Vec<f64>,
@@ -103,6 +111,11 @@ impl Expert {
         }
     }
 
+    /// The true counts.
+    fn ratios(&self) -> impl Iterator<Item = f64> {
+        self.counts.iter().map(|count| self.scale * (count + self.spread))
+    }
+
     /// Smoothed counts as ratios to π⁰: `slope · count + offset`.
     fn line(&self) -> (f64, f64) {
         let all = self.gamma + self.total;
@@ -120,6 +133,9 @@ impl Expert {
             self.set_count(class, count);
         }
         [self.scale, self.total, self.spread] = ones;
+        if self.total > MAX_TOTAL {
+            return Err(Error::state("local.prior.ones: a total out of range"));
+        }
         if !(MIN_SCALE..=1.0).contains(&self.scale) {
             return Err(Error::state("local.prior.ones: a scale out of range"));
         }
@@ -186,7 +202,8 @@ impl Prior {
             weights: vec![0.0; experts.len() + 1],
             counts: if config.rule == PriorRule::Dirichlet { vec![0.0; classes] } else { Vec::new() },
             log_ratio: base.iter().map(|&b| b.ln()).collect(),
-            background: Expert::new(half_life, config.gamma, classes),
+            background: [half_life; 2].map(|h| Expert::new(h, config.gamma, classes)),
+            even: vec![1.0 / classes as f64; classes],
             lift: vec![1.0; classes],
             uniform: config.start.is_empty(),
             base,
@@ -231,7 +248,7 @@ impl Prior {
             let [mass, hit, most] = self.ratios(expert).weigh(&self.base, text);
             let mean = mass as f64 / c as f64;
             work.foretold[k + 1] = hit as f64 * norm / mean;
-            factors[k] = (weights[k + 1] / mean) as f32;
+            factors[k] = if weights[k + 1] > LIGHT { (weights[k + 1] / mean) as f32 } else { 0.0 };
             // All ratios within the dead zone: it says what the expert at the start says.
             if self.uniform && most <= 1.0 && mass == c as f32 {
                 own += factors[k];
@@ -242,7 +259,7 @@ impl Prior {
         work.mix.fill(own);
         let mut plain = self.uniform;
         for (expert, &factor) in self.experts.iter().zip(&*factors) {
-            if factor > LIGHT {
+            if factor > 0.0 {
                 self.ratios(expert).add_to(&mut work.mix, factor);
                 plain = false;
             }
@@ -338,9 +355,12 @@ impl Prior {
         if rest < MIN_REST {
             return;
         }
-        shares.list(others.map(|(c, t)| (c, t / rest)), &self.start);
-        let weight = (self.base[winner] as f64 / work.mix[winner] as f64).min(1.0);
-        self.background.count(weight, shares);
+        let weight = (1.0 / work.mix[winner] as f64).min(1.0);
+        let [seconds, winners] = &mut self.background;
+        shares.list(others.map(|(c, t)| (c, t / rest)), &self.even);
+        seconds.count(weight, shares);
+        shares.list([(winner, 1.0)].into_iter(), &self.even);
+        winners.count(weight, shares);
     }
 
     /// Dirichlet: counts the responsibility of an admitted sample for a class.
@@ -355,11 +375,16 @@ impl Prior {
         match self.config.rule {
             PriorRule::Frozen => {}
             PriorRule::Experts => {
-                let (slope, offset) = self.background.line();
-                for (lift, &count) in self.lift.iter_mut().zip(&self.background.counts) {
-                    *lift = (slope * count + offset).powf(-self.config.background) as f32;
-                }
                 let c = self.classes as f64;
+                let [seconds, winners] = &self.background;
+                let power = -self.config.background;
+                for ((lift, second), won) in self.lift.iter_mut().zip(seconds.ratios()).zip(winners.ratios())
+                {
+                    // Of the samples that it did not win, and smoothed.
+                    let share = seconds.gamma + second * (c - 1.0) / c;
+                    let all = (seconds.gamma + seconds.total - won / c).max(seconds.gamma);
+                    *lift = (share / all).powf(power).clamp(*LIFTS.start(), *LIFTS.end()) as f32;
+                }
                 self.kl = work
                     .mix
                     .iter()
@@ -393,7 +418,7 @@ impl Prior {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        (self.experts.len() + 1) * self.classes * 12 + self.classes * 28
+        (self.experts.len() + 2) * self.classes * 12 + self.classes * 36
     }
 
     pub(super) fn save_evidence(&self, state: &mut State) {
@@ -417,7 +442,7 @@ impl Prior {
         }
         if !self.experts.is_empty() {
             let (mut counts, mut ones) = (Vec::new(), Vec::new());
-            self.experts.iter().chain([&self.background]).for_each(|e| e.save(&mut counts, &mut ones));
+            self.experts.iter().chain(&self.background).for_each(|e| e.save(&mut counts, &mut ones));
             state.put("local.prior.counts", &counts);
             state.put("local.prior.ones", &ones);
             state.put("local.prior.lift", &self.lift);
@@ -433,15 +458,16 @@ impl Prior {
             self.log_ratio = log_ratio.to_vec();
         }
         if !self.experts.is_empty() {
-            let all = self.experts.len() + 1;
+            let all = self.experts.len() + self.background.len();
             let counts = checked_counts("local.prior.counts", state, all * self.classes)?;
             let ones = checked_counts("local.prior.ones", state, all * 3)?;
             let saved = counts.chunks(self.classes).zip(ones.as_chunks().0);
-            for (expert, (counts, &ones)) in self.experts.iter_mut().chain([&mut self.background]).zip(saved)
-            {
-                expert.load(counts, ones, &self.start)?;
+            let starts = std::iter::repeat_n(&self.start, self.experts.len()).chain([&self.even; 2]);
+            let experts = self.experts.iter_mut().chain(&mut self.background);
+            for ((expert, start), (counts, &ones)) in experts.zip(starts).zip(saved) {
+                expert.load(counts, ones, start)?;
             }
-            self.lift = state.within::<f32>("local.prior.lift", self.classes, 1e-30..=1e30)?.to_vec();
+            self.lift = state.within::<f32>("local.prior.lift", self.classes, LIFTS)?.to_vec();
             let mix = state.get::<f32>("local.prior.mix")?;
             let len = if mix.is_empty() { 0 } else { self.classes };
             work.mix =
@@ -550,8 +576,44 @@ mod tests {
             work.mix[0] / work.mix[3]
         };
         let (missing, favoured) = ([0.0, 0.6].map(|b| ratio(0.05, b)), [0.0, 0.6].map(|b| ratio(0.002, b)));
-        assert!(missing[1] > missing[0], "{missing:?}");
+        assert_eq!(missing[1], missing[0], "what comes second is even: nothing to lift");
         assert!(favoured[1] < 0.5 * favoured[0], "{favoured:?}");
+    }
+
+    /// Of two classes the one that did not win always comes second.
+    #[test]
+    fn two_classes_are_never_lifted() {
+        let mut prior = Prior::new(&PriorConfig::default(), 2, 1000.0);
+        let (mut work, mut out) = (PriorWork::default(), [0.0; 2]);
+        for i in 0..300 {
+            let winner = usize::from(i % 5 == 0);
+            let mut text = [0.3f32; 2];
+            text[winner] = 1.0;
+            prior.log_ratios(&text, &mut work, &mut out);
+            prior.learn(&mut work, &[0, 1], &text.map(|t| t / 1.3), &text, winner);
+            prior.update(1.0, 1.0, &work);
+        }
+        assert!(prior.lift.iter().all(|l| (l - 1.0).abs() < 1e-5), "{:?}", prior.lift);
+    }
+
+    /// What π⁰ says must not be taken for what the head favours.
+    #[test]
+    fn a_start_is_no_background() {
+        let lift = |start: Vec<f64>| {
+            let config = PriorConfig { start, ..Default::default() };
+            let mut prior = Prior::new(&config, 3, 1000.0);
+            let (mut work, mut out) = (PriorWork::default(), [0.0; 3]);
+            for i in 0..300 {
+                let mut text = [0.1f32; 3];
+                text[i % 3] = 1.0;
+                prior.log_ratios(&text, &mut work, &mut out);
+                prior.learn(&mut work, &[0, 1, 2], &text.map(|t| t / 1.2), &text, i % 3);
+                prior.update(1.0, 1.0, &work);
+            }
+            prior.lift.clone()
+        };
+        let (even, skewed) = (lift(Vec::new()), lift(vec![0.9, 0.05, 0.05]));
+        assert!(even.iter().zip(&skewed).all(|(a, b)| (a - b).abs() < 0.02), "{even:?} {skewed:?}");
     }
 
     #[test]
