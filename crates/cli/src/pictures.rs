@@ -8,6 +8,8 @@ use anyhow::Context;
 use rayon::prelude::*;
 use ultta_encode::config::Preprocess;
 use ultta_encode::decode::{Limits, decode};
+use ultta_encode::hub::Hub;
+use ultta_encode::models::full_name;
 use ultta_encode::preprocess::preprocess;
 use ultta_encode::prompts::{self, Classes, Templates};
 use ultta_encode::source::{self, Item};
@@ -161,7 +163,11 @@ pub fn open(
 
 /// Operations of the image tower, where its sizes are known.
 pub fn flops(model: &str) -> f64 {
-    match Path::new(model).is_dir().then(|| Clip::open(model)) {
+    let folder = match Path::new(model).is_dir() {
+        true => Some(model.into()),
+        false => Hub::from_environment().ok().and_then(|hub| hub.cached(full_name(model))),
+    };
+    match folder.map(Clip::open) {
         Some(Ok(clip)) => ultta_gradient::flops::image_forward(clip.config()),
         _ => 0.0,
     }

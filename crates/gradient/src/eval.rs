@@ -32,7 +32,10 @@ impl PictureMethod for Evaluated {
     fn settings(&self) -> String {
         let settings = toml::to_string(&self.config).unwrap_or_default();
         let (name, source) = (self.model.name(), self.source.len() / self.model.input_len());
-        format!("[method]\n[model]\nname = {name:?}\nsource_pictures = {source}\n{settings}")
+        let digest = digest(&self.source);
+        format!(
+            "[method]\n[model]\nname = {name:?}\nsource_pictures = {source}\nsource_digest = \"{digest:016x}\"\n{settings}"
+        )
     }
 
     fn start(&self, head: &Arc<Head>) -> Result<Box<dyn PictureSession>> {
@@ -42,6 +45,12 @@ impl PictureMethod for Evaluated {
         }
         Ok(Box::new(Running(session)))
     }
+}
+
+/// FNV-1a over the values: other source pictures are another run.
+fn digest(values: &[f32]) -> u64 {
+    let step = |hash: u64, v: &f32| (hash ^ u64::from(v.to_bits())).wrapping_mul(0x0000_0100_0000_01b3);
+    values.iter().fold(0xcbf2_9ce4_8422_2325, step)
 }
 
 struct Running(Session);
