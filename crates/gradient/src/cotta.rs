@@ -102,6 +102,7 @@ impl Default for CottaConfig {
 impl CottaConfig {
     /// CoTTA for a model and a head.
     pub fn build(&self, classifier: &Classifier) -> Result<Cotta> {
+        check("cotta", "batch", self.batch as f64, 1.0, 1e6)?;
         check("cotta", "lr", self.lr, 0.0, 10.0)?;
         check("cotta", "momentum", self.momentum, 0.0, 0.9999)?;
         check("cotta", "teacher_decay", self.teacher_decay, 0.0, 1.0)?;

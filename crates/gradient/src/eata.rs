@@ -79,9 +79,11 @@ impl Default for EataConfig {
 impl EataConfig {
     /// EATA for a model and a head.
     pub fn build(&self, classifier: &Classifier) -> Result<Eata> {
+        check("eata", "batch", self.batch as f64, 1.0, 1e6)?;
         check("eata", "lr", self.lr, 0.0, 10.0)?;
         check("eata", "momentum", self.momentum, 0.0, 0.9999)?;
         check("eata", "margin", self.margin, 0.0, 10.0)?;
+        check("eata", "d_margin", self.d_margin.unwrap_or(1.0), 0.0, 2.0)?;
         check("eata", "fisher_alpha", self.fisher_alpha, 0.0, 1e12)?;
         let classes = classifier.head().n_classes();
         let usual = if classes < 100 { 0.4 } else { 0.05 };

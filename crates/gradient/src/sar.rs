@@ -75,10 +75,12 @@ impl Default for SarConfig {
 impl SarConfig {
     /// SAR for a model and a head.
     pub fn build(&self, classifier: &Classifier) -> Result<Sar> {
+        check("sar", "batch", self.batch as f64, 1.0, 1e6)?;
         check("sar", "lr", self.lr, 0.0, 10.0)?;
         check("sar", "momentum", self.momentum, 0.0, 0.9999)?;
         check("sar", "margin", self.margin, 0.0, 10.0)?;
         check("sar", "rho", self.rho, 0.0, 100.0)?;
+        check("sar", "reset_below", self.reset_below, 0.0, 1e3)?;
         let layers = classifier.model().config().vision.blocks.layers;
         let skip = self.skip_top.unwrap_or(layers / 4);
         Ok(Sar {

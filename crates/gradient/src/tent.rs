@@ -59,6 +59,7 @@ impl Default for TentConfig {
 impl TentConfig {
     /// Tent for a model and a head.
     pub fn build(&self, classifier: &Classifier) -> Result<Tent> {
+        check("tent", "batch", self.batch as f64, 1.0, 1e6)?;
         check("tent", "lr", self.lr, 0.0, 10.0)?;
         check("tent", "momentum", self.momentum, 0.0, 0.9999)?;
         Ok(Tent {

@@ -80,6 +80,7 @@ impl Default for TptConfig {
 impl TptConfig {
     /// TPT for a model and the classes of a head.
     pub fn build(&self, classifier: &Classifier) -> Result<Tpt> {
+        check("tpt", "batch", self.batch as f64, 1.0, 1e6)?;
         check("tpt", "lr", self.lr, 0.0, 10.0)?;
         check("tpt", "views", self.views as f64, 1.0, 1e4)?;
         check("tpt", "selected", self.selected, 1e-6, 1.0)?;

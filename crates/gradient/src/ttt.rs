@@ -97,6 +97,7 @@ impl Default for TttConfig {
 impl TttConfig {
     /// TTT for a model and a head.
     pub fn build(&self, classifier: &Classifier) -> Result<Ttt> {
+        check("ttt", "batch", self.batch as f64, 1.0, 1e6)?;
         check("ttt", "lr", self.lr, 0.0, 10.0)?;
         check("ttt", "momentum", self.momentum, 0.0, 0.9999)?;
         check("ttt", "head_lr", self.head_lr, 0.0, 10.0)?;
@@ -248,6 +249,7 @@ impl Default for TttPlusPlusConfig {
 impl TttPlusPlusConfig {
     /// TTT++ for a model and a head.
     pub fn build(&self, classifier: &Classifier) -> Result<TttPlusPlus> {
+        check("ttt++", "batch", self.batch as f64, 1.0, 1e6)?;
         check("ttt++", "lr", self.lr, 0.0, 10.0)?;
         check("ttt++", "momentum", self.momentum, 0.0, 0.9999)?;
         check("ttt++", "temperature", self.temperature, 1e-3, 1e3)?;

@@ -117,6 +117,25 @@ fn an_episodic_method_remembers_nothing() {
     }
 }
 
+/// A running loss below the threshold brings SAR back to where it started.
+#[test]
+fn sar_recovers() {
+    let file = |below: &str| format!("[method.sar]\nlr = 2.0\nmargin = 2.0\nreset_below = {below}");
+    let played = |below: &str| {
+        let config = MethodConfig::resolve("sar", Some(&file(below))).unwrap().unwrap();
+        let mut session = session(&config);
+        let last = answers(&mut session, 0..3).pop().unwrap();
+        (last, session.cost().resets)
+    };
+    let (kept, none) = played("0.0");
+    let (recovered, each) = played("1000.0");
+    assert_eq!((none, each), (0, 3));
+    let config = MethodConfig::resolve("sar", Some(&file("0.0"))).unwrap().unwrap();
+    let fresh = answers(&mut session(&config), 2..3).pop().unwrap();
+    assert_eq!(recovered, fresh, "every step starts afresh");
+    assert!(gap(&kept, &fresh) > 1e-3);
+}
+
 #[test]
 fn a_refused_step_changes_nothing() {
     for config in methods() {
@@ -247,7 +266,10 @@ fn settings_out_of_range_or_unknown_are_refused() {
     for (text, word) in [
         ("[method.tent]\nlr = -1.0", "method.tent.lr"),
         ("[method.tent]\nspeed = 1.0", "speed"),
+        ("[method.tent]\nbatch = 0", "method.tent.batch"),
+        ("[method.eata]\nd_margin = nan", "method.eata.d_margin"),
         ("[method.sar]\nrho = nan", "method.sar.rho"),
+        ("[method.sar]\nreset_below = nan", "method.sar.reset_below"),
         ("[method.cotta]\nrestore = 2.0", "method.cotta.restore"),
         ("[method.tpt]\ncontext = ''", "method.tpt.context"),
     ] {
