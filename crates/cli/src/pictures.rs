@@ -188,5 +188,8 @@ pub fn source_pixels(folder: &Path, encoder: &dyn Encoder, limits: &Limits) -> a
             Err(error) => eprintln!("warning: {}: {error}", item.id),
         }
     }
+    if pixels.is_empty() {
+        return usage(format!("--source: none of the pictures in {} can be read", folder.display()));
+    }
     Ok(pixels)
 }
