@@ -253,9 +253,9 @@ fn costs(runs: &[Run]) -> String {
         let _ = writeln!(out, "\n**{protocol} — {dataset}: cost per picture, × zero-shot in brackets**\n");
         let _ = writeln!(
             out,
-            "| method | parameters updated | forwards | backwards | MFLOP | ms | peak MB | collapsed | max KL |"
+            "| method | parameters updated | forwards | backwards | texts | MFLOP | ms | peak MB | collapsed | max KL |"
         );
-        let _ = writeln!(out, "|{}", "---|".repeat(9));
+        let _ = writeln!(out, "|{}", "---|".repeat(10));
         let mean = |runs: &[&Run], value: &dyn Fn(&Run) -> f64| {
             runs.iter().map(|r| value(r)).sum::<f64>() / runs.len().max(1) as f64
         };
@@ -273,10 +273,11 @@ fn costs(runs: &[Run]) -> String {
             let collapsed = runs.iter().filter(|r| r.summary.stability.collapsed).count();
             let _ = writeln!(
                 out,
-                "| {method} | {} | {:.2} | {:.2} | {f:.2}{} | {m:.3}{} | {p:.0}{} | {} | {:.3} |",
+                "| {method} | {} | {:.2} | {:.2} | {:.2} | {f:.2}{} | {m:.3}{} | {p:.0}{} | {} | {:.3} |",
                 cost(|c| c.parameters as f64),
                 cost(|c| c.forwards),
                 cost(|c| c.backwards),
+                cost(|c| c.texts),
                 times(f, &flops),
                 times(m, &ms),
                 times(p, &peak),

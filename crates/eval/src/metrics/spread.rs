@@ -58,21 +58,7 @@ pub fn bootstrap(adapted: &[Scored], zero_shot: &[Scored], seed: u64) -> Interva
     let classes = adapted.iter().map(|s| s.class as usize + 1).max().unwrap_or(0);
     let mut per_class = vec![(0u32, 0u32); classes];
     let mut sums = Sums { n: vec![0; n + 1], gap: vec![0.0; n + 1] };
-    let [
-        top1,
-        top5,
-        class_recall,
-        ece,
-        ece_right,
-        ece_adaptive,
-        mce,
-        nll,
-        brier,
-        aurc,
-        gain,
-        helpful,
-        harmful,
-    ] = redraw(&[(0..n).collect()], n, seed, |times| {
+    let redrawn = redraw(&[(0..n).collect()], n, seed, |times| {
         let (mut hits, mut top5, mut nll, mut brier) = (0u32, 0u32, 0.0f64, 0.0f64);
         let (mut helpful, mut harmful) = (0u32, 0u32);
         per_class.fill((0, 0));
@@ -110,20 +96,23 @@ pub fn bootstrap(adapted: &[Scored], zero_shot: &[Scored], seed: u64) -> Interva
             share(harmful),
         ]
     });
+    // In the order of the values above.
+    let mut redrawn = redrawn.into_iter();
+    let mut next = || redrawn.next().unwrap_or_default();
     Intervals {
-        top1,
-        top5,
-        class_recall,
-        ece,
-        ece_right,
-        ece_adaptive,
-        mce,
-        nll,
-        brier,
-        aurc,
-        gain,
-        helpful,
-        harmful,
+        top1: next(),
+        top5: next(),
+        class_recall: next(),
+        ece: next(),
+        ece_right: next(),
+        ece_adaptive: next(),
+        mce: next(),
+        nll: next(),
+        brier: next(),
+        aurc: next(),
+        gain: next(),
+        helpful: next(),
+        harmful: next(),
     }
 }
 
