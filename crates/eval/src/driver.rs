@@ -21,7 +21,6 @@ use std::time::Instant;
 
 use toml::{Table, Value};
 use ultta::adapter::{Card, ClassDrift, Rows};
-use ultta::kernels::vectorised;
 use ultta::methods::MethodConfig;
 use ultta::scores::{softmax, summary};
 use ultta::{Config, Error, Features, Head, Input, Result, Session};
@@ -759,7 +758,7 @@ struct Tally<'a> {
     health: Option<ultta::Health>,
     probs: Vec<f32>,
     frozen: Vec<f32>,
-    /// Sums of the probabilities of the present window: adapted, frozen.
+    /// Sums of the probabilities before the present window: adapted, frozen.
     mass: [Vec<f64>; 2],
     max_answer_kl: f64,
     head: Arc<Head>,
@@ -803,15 +802,8 @@ impl<'a> Tally<'a> {
     fn push(&mut self, sample: &Sample, logits: &[f32], tau: f32, answer: usize, zero_shot: &[f32]) {
         let place = self.place;
         self.place += 1;
-        softmax(logits, tau, &mut self.probs);
-        softmax(zero_shot, 1.0, &mut self.frozen);
-        for (mass, probs) in self.mass.iter_mut().zip([&self.probs, &self.frozen]) {
-            vectorised(
-                #[inline(always)]
-                || mass.iter_mut().zip(probs).for_each(|(m, p)| *m += *p as f64),
-            );
-        }
-        let frozen = best(&self.frozen);
+        let top = softmax(logits, tau, &mut self.probs);
+        let frozen = softmax(zero_shot, 1.0, &mut self.frozen);
         let against_pack = self.job.in_distribution.is_some();
         if self.job.protocol.open > 0.0 || against_pack {
             let energy = |row: &[f32]| summary(row, 1.0).log_sum;
@@ -825,13 +817,12 @@ impl<'a> Tally<'a> {
         }
         let class = self.job.label(sample);
         // −log p from the logits where p itself is too small.
-        let log = |probs: &[f32], row: &[f32], tau: f32| {
-            (probs[class] < 1e-30).then(|| {
-                let top = best(probs);
-                -(probs[top] as f64).ln() + tau as f64 * (row[top] as f64 - row[class] as f64)
-            })
+        let log = |probs: &[f32], row: &[f32], tau: f32, top: usize| {
+            (probs[class] < 1e-30)
+                .then(|| -(probs[top] as f64).ln() + tau as f64 * (row[top] as f64 - row[class] as f64))
         };
-        let (nll, frozen_nll) = (log(&self.probs, logits, tau), log(&self.frozen, zero_shot, 1.0));
+        let (nll, frozen_nll) =
+            (log(&self.probs, logits, tau, top), log(&self.frozen, zero_shot, 1.0, frozen));
         let scored = self.adapted.push(&self.probs, answer, class, nll);
         let frozen_scored = self.zero_shot.push(&self.frozen, frozen, class, frozen_nll);
         self.running[0].push(scored.confidence as f64, scored.right);
@@ -908,8 +899,10 @@ impl<'a> Tally<'a> {
             tau_cal: self.health.map_or(1.0, |h| h.tau_cal),
         });
         self.counted += n;
-        self.max_answer_kl = self.max_answer_kl.max(divergence(&self.mass));
-        self.mass.iter_mut().for_each(|m| m.fill(0.0));
+        let own = [&self.adapted, &self.zero_shot].map(|g| g.mass().to_vec());
+        let fresh = |i: usize| own[i].iter().zip(&self.mass[i]).map(|(now, before)| now - before).collect();
+        self.max_answer_kl = self.max_answer_kl.max(divergence(&[fresh(0), fresh(1)]));
+        self.mass = own;
     }
 
     fn finish(mut self, end: End) -> (Summary, Vec<Window>) {
@@ -1048,15 +1041,4 @@ fn divergence([p, q]: &[Vec<f64>; 2]) -> f64 {
         if p > 0.0 { p * (p / q).ln() } else { 0.0 }
     };
     p.iter().zip(q).map(term).sum::<f64>().max(0.0)
-}
-
-/// The first class of the largest probability.
-fn best(probs: &[f32]) -> usize {
-    let mut best = 0;
-    for (i, p) in probs.iter().enumerate() {
-        if *p > probs[best] {
-            best = i;
-        }
-    }
-    best
 }

@@ -143,6 +143,8 @@ pub struct ClassEce {
     probs: Vec<f64>,
     /// Per class: its samples.
     occurred: Vec<u32>,
+    /// The largest probability of each chunk of classes of the present sample.
+    most: Vec<f32>,
 }
 
 impl ClassEce {
@@ -155,7 +157,13 @@ impl ClassEce {
             upper: vec![(0, 0.0, 0); classes * (bins - 1)],
             probs: vec![0.0; classes],
             occurred: vec![0; classes],
+            most: vec![0.0; classes.div_ceil(CHUNK)],
         }
+    }
+
+    /// Per class: the sum of its probabilities so far.
+    pub fn mass(&self) -> &[f64] {
+        &self.probs
     }
 
     /// Takes in a sample.
@@ -165,21 +173,28 @@ impl ClassEce {
         let first_edge = 1.0 / self.n_bins as f64;
         // Few classes are above the lowest bin, so whole chunks are passed over.
         let floor = first_edge as f32 * (1.0 - f32::EPSILON);
-        for (start, chunk) in probs.chunks(CHUNK).enumerate().map(|(i, chunk)| (i * CHUNK, chunk)) {
-            let most = vectorised(
-                #[inline(always)]
-                || {
-                    let mut most = 0.0f32;
-                    for (&p, total) in chunk.iter().zip(&mut self.probs[start..]) {
-                        *total += p as f64;
-                        most = most.max(p);
+        let (totals, most) = (&mut self.probs, &mut self.most);
+        vectorised(
+            #[inline(always)]
+            || {
+                let chunks = probs.chunks(CHUNK).zip(totals.chunks_mut(CHUNK));
+                for ((chunk, totals), most) in chunks.zip(most.iter_mut()) {
+                    let mut lanes = [0.0f32; 8];
+                    for (ps, totals) in chunk.chunks(8).zip(totals.chunks_mut(8)) {
+                        for ((&p, total), lane) in ps.iter().zip(totals).zip(&mut lanes) {
+                            *total += p as f64;
+                            *lane = if p > *lane { p } else { *lane };
+                        }
                     }
-                    most
-                },
-            );
-            if most < floor {
+                    *most = lanes.into_iter().fold(0.0, f32::max);
+                }
+            },
+        );
+        for (i, chunk) in probs.chunks(CHUNK).enumerate() {
+            if self.most[i] < floor {
                 continue;
             }
+            let start = i * CHUNK;
             for (c, p) in chunk.iter().enumerate().map(|(i, &p)| (start + i, p as f64)) {
                 if p >= first_edge {
                     let bin = bin_of(p, self.n_bins, Edges::Left).unwrap_or(0).max(1) - 1;

@@ -175,6 +175,11 @@ impl Gather {
         &self.per_class
     }
 
+    /// Per class: the sum of its probabilities so far.
+    pub fn mass(&self) -> &[f64] {
+        self.ece_class.mass()
+    }
+
     /// The bins of a reliability diagram.
     pub fn bins(&self) -> &[Bin] {
         self.ece.bins()
