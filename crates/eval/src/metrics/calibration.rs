@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use ultta::kernels::vectorised;
 
 /// Classes looked at together.
-const CHUNK: usize = 32;
+const CHUNK: usize = 16;
 
 /// Which side of a bin is closed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -177,16 +177,21 @@ impl ClassEce {
         vectorised(
             #[inline(always)]
             || {
-                let chunks = probs.chunks(CHUNK).zip(totals.chunks_mut(CHUNK));
-                for ((chunk, totals), most) in chunks.zip(most.iter_mut()) {
+                let (chunks, tail) = probs.as_chunks::<CHUNK>();
+                let (chunk_totals, tail_totals) = totals.as_chunks_mut::<CHUNK>();
+                for ((chunk, totals), most) in chunks.iter().zip(chunk_totals).zip(most.iter_mut()) {
                     let mut lanes = [0.0f32; 8];
-                    for (ps, totals) in chunk.chunks(8).zip(totals.chunks_mut(8)) {
-                        for ((&p, total), lane) in ps.iter().zip(totals).zip(&mut lanes) {
-                            *total += p as f64;
-                            *lane = if p > *lane { p } else { *lane };
-                        }
+                    for i in 0..CHUNK {
+                        totals[i] += chunk[i] as f64;
+                        lanes[i % 8] = if chunk[i] > lanes[i % 8] { chunk[i] } else { lanes[i % 8] };
                     }
                     *most = lanes.into_iter().fold(0.0, f32::max);
+                }
+                for (p, total) in tail.iter().zip(tail_totals) {
+                    *total += *p as f64;
+                }
+                if !tail.is_empty() {
+                    most[chunks.len()] = tail.iter().copied().fold(0.0, f32::max);
                 }
             },
         );
@@ -195,8 +200,9 @@ impl ClassEce {
                 continue;
             }
             let start = i * CHUNK;
-            for (c, p) in chunk.iter().enumerate().map(|(i, &p)| (start + i, p as f64)) {
-                if p >= first_edge {
+            for (c, &p) in chunk.iter().enumerate().map(|(i, p)| (start + i, p)) {
+                let (maybe, p) = (p >= floor, p as f64);
+                if maybe && p >= first_edge {
                     let bin = bin_of(p, self.n_bins, Edges::Left).unwrap_or(0).max(1) - 1;
                     let cell = &mut self.upper[c * (self.n_bins - 1) + bin];
                     cell.0 += 1;
