@@ -78,6 +78,11 @@ impl<'a> ScoresRef<'a> {
         self.classes
     }
 
+    /// All rows, one after another.
+    pub fn data(&self) -> &'a [f32] {
+        self.data
+    }
+
     /// Some consecutive rows.
     pub fn slice(&self, rows: Range<usize>) -> ScoresRef<'a> {
         ScoresRef {

@@ -158,17 +158,18 @@ pub(crate) struct Ratios<'a> {
 }
 
 impl Ratios<'_> {
-    /// Σ base · ratio, Σ base · ratio · text, and the largest ratio (at least 0).
-    pub(crate) fn weigh(self, base: &[f32], text: &[f32]) -> [f32; 3] {
-        struct Weigh<'a>(Ratios<'a>, &'a [f32], &'a [f32]);
+    /// Writes the ratios; Σ base · ratio, Σ base · ratio · text, and the largest ratio (at least 0).
+    pub(crate) fn weigh(self, base: &[f32], text: &[f32], out: &mut [f32]) -> [f32; 3] {
+        struct Weigh<'a>(Ratios<'a>, &'a [f32], &'a [f32], &'a mut [f32]);
         impl WithSimd for Weigh<'_> {
             type Output = [f32; 3];
 
             #[inline(always)]
             fn with_simd<S: Simd>(self, simd: S) -> [f32; 3] {
-                let Weigh(ratios, base, text) = self;
+                let Weigh(ratios, base, text, out) = self;
                 let [counts, lift, base, text] =
                     [ratios.counts, ratios.lift, base, text].map(|v| S::as_simd_f32s(v));
+                let out = S::as_mut_simd_f32s(out);
                 let ratio = ratios.of(simd);
                 let mut sums = [[simd.splat_f32s(0.0); 2]; 2];
                 let mut most = simd.splat_f32s(0.0);
@@ -178,52 +179,29 @@ impl Ratios<'_> {
                     let weighted = simd.mul_f32s(r, b);
                     sums[0][lane] = simd.add_f32s(sums[0][lane], weighted);
                     sums[1][lane] = simd.mul_add_e_f32s(weighted, t, sums[1][lane]);
+                    r
                 };
                 let (c2, c1) = counts.0.as_chunks::<2>();
                 let (l2, l1) = lift.0.as_chunks::<2>();
                 let (b2, b1) = base.0.as_chunks::<2>();
                 let (t2, t1) = text.0.as_chunks::<2>();
-                for (((c, l), b), t) in c2.iter().zip(l2).zip(b2).zip(t2) {
-                    add(0, c[0], l[0], b[0], t[0]);
-                    add(1, c[1], l[1], b[1], t[1]);
+                let (o2, o1) = out.0.as_chunks_mut::<2>();
+                for ((((c, l), b), t), o) in c2.iter().zip(l2).zip(b2).zip(t2).zip(o2) {
+                    o[0] = add(0, c[0], l[0], b[0], t[0]);
+                    o[1] = add(1, c[1], l[1], b[1], t[1]);
                 }
-                for (((&c, &l), &b), &t) in c1.iter().zip(l1).zip(b1).zip(t1) {
-                    add(0, c, l, b, t);
+                for ((((&c, &l), &b), &t), o) in c1.iter().zip(l1).zip(b1).zip(t1).zip(o1) {
+                    *o = add(0, c, l, b, t);
                 }
                 if !counts.1.is_empty() {
                     let [c, l, b, t] = [counts.1, lift.1, base.1, text.1].map(|v| simd.partial_load_f32s(v));
-                    add(1, c, l, b, t);
+                    simd.partial_store_f32s(out.1, add(1, c, l, b, t));
                 }
                 let [mass, hit] = sums.map(|[a, b]| simd.reduce_sum_f32s(simd.add_f32s(a, b)));
                 [mass, hit, simd.reduce_max_f32s(most)]
             }
         }
-        Arch::new().dispatch(Weigh(self, base, text))
-    }
-
-    /// `out += factor · ratio`.
-    pub(crate) fn add_to(self, out: &mut [f32], factor: f32) {
-        struct AddTo<'a>(Ratios<'a>, &'a mut [f32], f32);
-        impl WithSimd for AddTo<'_> {
-            type Output = ();
-
-            #[inline(always)]
-            fn with_simd<S: Simd>(self, simd: S) {
-                let AddTo(ratios, out, factor) = self;
-                let [counts, lift] = [ratios.counts, ratios.lift].map(|v| S::as_simd_f32s(v));
-                let out = S::as_mut_simd_f32s(out);
-                let (ratio, factor) = (ratios.of(simd), simd.splat_f32s(factor));
-                for ((&c, &l), o) in counts.0.iter().zip(lift.0).zip(out.0) {
-                    *o = simd.mul_add_e_f32s(factor, ratio(c, l), *o);
-                }
-                if !counts.1.is_empty() {
-                    let [c, l] = [counts.1, lift.1].map(|v| simd.partial_load_f32s(v));
-                    let o = simd.partial_load_f32s(out.1);
-                    simd.partial_store_f32s(out.1, simd.mul_add_e_f32s(factor, ratio(c, l), o));
-                }
-            }
-        }
-        Arch::new().dispatch(AddTo(self, out, factor))
+        Arch::new().dispatch(Weigh(self, base, text, out))
     }
 
     #[inline(always)]
@@ -236,6 +214,45 @@ impl Ratios<'_> {
             simd.min_f32s(simd.mul_f32s(ratio, up), simd.max_f32s(simd.mul_f32s(ratio, down), one))
         }
     }
+}
+
+/// `mix = base · (own + Σ factor · row)` over some rows of a matrix, and `log = ln mix`.
+pub(crate) fn blend(
+    rows: &[f32],
+    factors: &[(usize, f32)],
+    own: f32,
+    base: &[f32],
+    mix: &mut [f32],
+    log: &mut [f32],
+) {
+    struct Blend<'a>(&'a [f32], &'a [(usize, f32)], f32, &'a [f32], &'a mut [f32], &'a mut [f32]);
+    impl WithSimd for Blend<'_> {
+        type Output = ();
+
+        #[inline(always)]
+        fn with_simd<S: Simd>(self, simd: S) {
+            let Blend(rows, factors, own, base, mix, log) = self;
+            let classes = base.len();
+            let row = |k: usize| S::as_simd_f32s(&rows[k * classes..][..classes]);
+            mix.fill(own);
+            for &(k, factor) in factors {
+                let (row, out) = (row(k), S::as_mut_simd_f32s(mix));
+                let factor = simd.splat_f32s(factor);
+                for (o, &r) in out.0.iter_mut().zip(row.0) {
+                    *o = simd.mul_add_e_f32s(factor, r, *o);
+                }
+                if !row.1.is_empty() {
+                    let [r, o] = [row.1, &*out.1].map(|v| simd.partial_load_f32s(v));
+                    simd.partial_store_f32s(out.1, simd.mul_add_e_f32s(factor, r, o));
+                }
+            }
+            for ((m, o), &b) in mix.iter_mut().zip(log).zip(base) {
+                *m *= b;
+                *o = ln(*m);
+            }
+        }
+    }
+    Arch::new().dispatch(Blend(rows, factors, own, base, mix, log))
 }
 
 /// `sum += weight * row` into an f64 accumulator.

@@ -1,6 +1,7 @@
 //! [`Scores`]: rows × classes of logits, and what is read off a row: softmax, entropy, margin, the best classes.
 //! These are written here and nowhere else.
 
+use crate::adapter::ScoresRef;
 use crate::kernels::{LANES, exp, max, sum_lanes, vectorised};
 
 /// Logits, one row per sample and one column per class.
@@ -53,9 +54,10 @@ impl Scores {
     }
 
     /// Appends the rows of another matrix with as many classes.
-    pub(crate) fn append(&mut self, other: &Scores) {
-        self.classes = other.classes;
-        self.data.extend_from_slice(&other.data);
+    pub(crate) fn append<'a>(&mut self, other: impl Into<ScoresRef<'a>>) {
+        let other = other.into();
+        self.classes = other.classes();
+        self.data.extend_from_slice(other.data());
     }
 }
 

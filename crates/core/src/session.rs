@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::adapter::{Adapter, Batch, ClassDrift, Prediction, Rows, ViewsRef};
+use crate::adapter::{Adapter, Batch, ClassDrift, Prediction, Rows, ScoresRef, ViewsRef};
 use crate::guard::{Guard, Seen, Standing, Verdict};
 use crate::scores::{Summary, softmax, top_k, weigh};
 use crate::state::{STATE_VERSION, first_difference};
@@ -54,6 +54,9 @@ struct Totals {
 pub struct Input<'a> {
     /// One unit row per sample.
     pub features: &'a Features<'a>,
+    /// The frozen model's scores for the rows, [`Head::zero_shot`] of them, where the caller has them: they need
+    /// no session, so that many blocks can be scored at once beside a stream. They are taken at their word.
+    pub zero_shot: Option<&'a Scores>,
     /// `false` marks a row that must not teach, an upstream detector's word.
     pub learn: Option<&'a [bool]>,
     /// Arrival time of each row in seconds, for updates by time. Never decreasing within a session.
@@ -69,7 +72,15 @@ pub struct Input<'a> {
 impl<'a> Input<'a> {
     /// Plain rows.
     pub fn new(features: &'a Features<'a>) -> Self {
-        Self { features, learn: None, times: None, views: None, view_counts: None, keep_scores: true }
+        Self {
+            features,
+            zero_shot: None,
+            learn: None,
+            times: None,
+            views: None,
+            view_counts: None,
+            keep_scores: true,
+        }
     }
 }
 
@@ -264,8 +275,8 @@ impl Session {
         self.check(&input)?;
         let mut step = self.empty_step();
         let zero_shot = self.head.zero_shot(features)?;
-        let (frozen, weights) = weigh_rows(&zero_shot);
-        let batch = self.batch(&input, &zero_shot, &frozen, &weights, None);
+        let (frozen, weights) = weigh_rows((&zero_shot).into());
+        let batch = self.batch(&input, (&zero_shot).into(), &frozen, &weights, None);
         step.prediction = match self.guard.standing() {
             Standing::ZeroShot => frozen_prediction(&batch),
             _ => self.adapter.predict(&batch)?,
@@ -509,6 +520,10 @@ impl Session {
             if expected == got { Ok(()) } else { Err(Error::Shape { what, expected, got }) }
         };
         shape("feature dimension", self.head.dim(), input.features.dim())?;
+        if let Some(scores) = input.zero_shot {
+            shape("classes of the zero-shot scores", self.head.n_classes(), scores.classes())?;
+            shape("rows of the zero-shot scores", rows, scores.rows())?;
+        }
         if let Some(learn) = input.learn {
             shape("learn marks", rows, learn.len())?;
         }
@@ -536,7 +551,7 @@ impl Session {
         Ok(())
     }
 
-    /// Computes zero-shot scores piece by piece and hands each piece on as a batch.
+    /// Computes zero-shot scores piece by piece, where they are not given, and hands each piece on as a batch.
     fn for_each_block(
         &mut self,
         input: &Input<'_>,
@@ -551,8 +566,15 @@ impl Session {
         while start < rows {
             let end = rows.min(start + piece);
             let features = input.features.slice(start..end);
-            let zero_shot = self.head.zero_shot(&features)?;
-            let (frozen, weights) = weigh_rows(&zero_shot);
+            let own;
+            let zero_shot = match input.zero_shot {
+                Some(scores) => ScoresRef::from(scores).slice(start..end),
+                None => {
+                    own = self.head.zero_shot(&features)?;
+                    ScoresRef::from(&own)
+                }
+            };
+            let (frozen, weights) = weigh_rows(zero_shot);
             let part = Input {
                 features: &features,
                 learn: input.learn.map(|v| &v[start..end]),
@@ -561,10 +583,10 @@ impl Session {
                 ..*input
             };
             let views = Views::of(&self.head, &part, &mut first_view)?;
-            let batch = self.batch(&part, &zero_shot, &frozen, &weights, views.as_ref());
+            let batch = self.batch(&part, zero_shot, &frozen, &weights, views.as_ref());
             work(self, &batch)?;
             if input.keep_scores {
-                kept.append(&zero_shot);
+                kept.append(zero_shot);
             }
             start = end;
         }
@@ -574,7 +596,7 @@ impl Session {
     fn batch<'a>(
         &self,
         input: &Input<'a>,
-        zero_shot: &'a Scores,
+        zero_shot: ScoresRef<'a>,
         frozen: &'a [Summary],
         weights: &'a Scores,
         views: Option<&'a Views<'a>>,
@@ -582,7 +604,7 @@ impl Session {
         Batch {
             first_id: self.next_id,
             features: input.features.clone(),
-            zero_shot: zero_shot.into(),
+            zero_shot,
             frozen,
             weights: weights.into(),
             learn: input.learn,
@@ -649,7 +671,7 @@ impl<'a> Views<'a> {
 }
 
 /// Summary of each row, and exp(logit − best).
-fn weigh_rows(scores: &Scores) -> (Vec<Summary>, Scores) {
+fn weigh_rows(scores: ScoresRef<'_>) -> (Vec<Summary>, Scores) {
     let mut weights = Scores::zeros(scores.rows(), scores.classes());
     let summaries = (0..scores.rows()).map(|r| weigh(scores.row(r), weights.row_mut(r))).collect();
     (summaries, weights)

@@ -8,7 +8,7 @@ use common::{Played, Rng, Stream, World, assert_sound, config, quick, through_by
 use ultta::guard::Standing;
 use ultta::session::Temperature;
 use ultta::state::Tensor;
-use ultta::{Config, Error, Features, Head, Input, Session, State};
+use ultta::{Config, Error, Features, Head, Input, Scores, Session, State};
 
 /// Long enough for dozens of updates, several factorisations, the switch to thinned second moments (after 64
 /// samples of 16 dimensions), rescaled sums and two healthy copies (every 1024 samples).
@@ -97,6 +97,25 @@ fn zero_shot_stands_beside_every_answer() {
 }
 
 // === exactness ===
+
+#[test]
+fn scores_that_the_caller_has_give_the_same_bits() {
+    let world = World::small();
+    let stream = Stream::plain(&world, 900, 40);
+    for (name, config) in variants() {
+        let (mut own, mut given) = (world.session(&config), world.session(&config));
+        for at in (0..900).step_by(150) {
+            let features = stream.features.slice(at..at + 150);
+            let scores = world.head.zero_shot(&features).unwrap();
+            let expected = own.step(&features).unwrap();
+            let got = given.step_with(&Input { zero_shot: Some(&scores), ..Input::new(&features) }).unwrap();
+            assert_eq!(got.rows, expected.rows, "{name}");
+            assert_eq!(got.zero_shot, expected.zero_shot, "{name}");
+            assert_eq!(got.prediction.scores, expected.prediction.scores, "{name}");
+        }
+        assert_eq!(given.state(), own.state(), "{name}");
+    }
+}
 
 #[test]
 fn any_blocks_and_any_resume_give_the_same_bits() {
@@ -323,6 +342,8 @@ fn a_wrong_shape_is_an_error_and_changes_nothing() {
     let rows = world.rows(3, 20);
     let wide = Features::normalized(vec![1.0; 2 * (dim + 1)], dim + 1).unwrap();
     let views = world.rows(4, 21);
+    let classes = world.head.n_classes();
+    let (few, narrow) = (Scores::zeros(2, classes), Scores::zeros(3, classes - 1));
     for (name, config) in variants() {
         let mut session = world.session(&config);
         stream.play(&mut session, 0..200, 64);
@@ -331,6 +352,8 @@ fn a_wrong_shape_is_an_error_and_changes_nothing() {
         let huge = [usize::MAX, 2, 3];
         let bad: Vec<(&str, Input<'_>)> = vec![
             ("features", Input::new(&wide)),
+            ("scores", Input { zero_shot: Some(&few), ..input() }),
+            ("scores", Input { zero_shot: Some(&narrow), ..input() }),
             ("learn", Input { learn: Some(&[true; 2]), ..input() }),
             ("times", Input { times: Some(&[0.0; 4]), ..input() }),
             ("times", Input { times: Some(&[1e9, f64::NAN, 1e9]), ..input() }),

@@ -5,9 +5,9 @@ where ONNX Runtime has it), on one thread and on all cores; then whole pipelines
     python3 crates/encode/benches/speed.py encoder 3       # only the encoder table, three rounds
     python3 crates/encode/benches/speed.py pipeline 3
 
-Makes a virtual environment of its own under target/. Every engine runs in a process of its own; a round runs all of
-them one after another, and rounds alternate, so that a slow minute of the machine meets all of them. The figure is the
-median over the rounds of each round's fastest call.
+Makes a virtual environment of its own under target/ (ULTTA_ENCODE_PYTHON and ULTTA_BINARY name others). Every engine runs
+in a process of its own; a round runs all of them one after another, and rounds alternate, so that a slow minute of the
+machine meets all of them. The figure is the median over the rounds of each round's fastest call.
 """
 
 import os
@@ -222,8 +222,10 @@ def pipeline(rounds, n=96):
     import json
 
     folder, weights = photographs(n), model()
-    subprocess.check_call(["cargo", "build", "-q", "--release", "-p", "ultta-cli"], cwd=ROOT)
-    binary = os.path.join(ROOT, "target", "release", "ultta")
+    binary = os.environ.get("ULTTA_BINARY")
+    if not binary:
+        subprocess.check_call(["cargo", "build", "-q", "--release", "-p", "ultta-cli"], cwd=ROOT)
+        binary = os.path.join(ROOT, "target", "release", "ultta")
     results = {}
 
     def ours(extra):

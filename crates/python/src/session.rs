@@ -419,12 +419,12 @@ impl Block<'_> {
             None => None,
         };
         let input = Input {
-            features: &features,
             learn: self.learn,
             times: self.times,
             views: views.as_ref().map(|v| &v.0),
             view_counts: views.as_ref().map(|v| v.1),
             keep_scores: self.keep_scores,
+            ..Input::new(&features)
         };
         session.check(&input).map_err(raise)?;
         let rows = features.rows();
@@ -444,12 +444,12 @@ impl Block<'_> {
             let step = work(
                 session,
                 &Input {
-                    features: &part,
                     learn: input.learn.map(|v| &v[start..end]),
                     times: input.times.map(|v| &v[start..end]),
                     views: part_views.as_ref(),
                     view_counts: counts,
                     keep_scores: self.keep_scores,
+                    ..Input::new(&part)
                 },
             );
             pieces.push(step.map_err(raise)?);

@@ -5,6 +5,8 @@
 //! queue ─► gather ─► check ─► log ─► step ─► answer ─► publish
 //! ```
 //!
+//! The frozen model's scores of large requests were computed before they queued, many at a time.
+//!
 //! Requests that wait together are logged with one write (and one sync) and stepped as one block where the method
 //! says that grouping does not matter. What takes long and need not be in order — syncing every interval, writing
 //! base states, publishing a session for reads — is done by a second thread, the keeper.
@@ -19,7 +21,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 use ultta::methods::MethodConfig;
 use ultta::session::{Row, Temperature};
-use ultta::{Config, Head, Session, State, Step};
+use ultta::{Config, Head, Scores, Session, State, Step};
 
 use crate::board::{Board, Status};
 use crate::clock::Clock;
@@ -57,9 +59,19 @@ pub enum Job {
 /// Rows to answer and learn from.
 pub struct Classify {
     pub rows: Rows,
+    /// The frozen model's scores for them, where they were computed on the way here.
+    pub zero_shot: Option<Scores>,
     pub extent: Extent,
     pub arrived: Instant,
     pub reply: Reply,
+}
+
+impl Classify {
+    /// Whether this can be stepped as one block with an earlier one. Rows that come with their scores gain nothing
+    /// by it.
+    fn joins(&self, first: &Classify) -> bool {
+        self.zero_shot.is_none() && first.zero_shot.is_none() && self.rows.joins(&first.rows)
+    }
 }
 
 /// What an answer holds beyond the best class.
@@ -170,8 +182,13 @@ impl Shadows {
             let labels = answers.iter().map(|row| row.label as u32).collect();
             let first_id = answers.first().map_or(0, |row| row.id);
             let reply = Reply::Shadow { first_id, labels };
-            let job =
-                Classify { rows: rows.clone(), extent: Extent::default(), arrived: Instant::now(), reply };
+            let job = Classify {
+                rows: rows.clone(),
+                zero_shot: None,
+                extent: Extent::default(),
+                arrived: Instant::now(),
+                reply,
+            };
             if shadow.queue.try_send(Job::Classify(job)).is_err() {
                 shadow.dropped.fetch_add(answers.len() as u64, Ordering::Relaxed);
             }
@@ -395,7 +412,7 @@ impl Owner {
         let mut jobs = Vec::with_capacity(group.len());
         for mut job in group {
             self.parts.stages.observe(Stage::Queue, taken - job.arrived);
-            match with_input(&job.rows, false, |input| self.session.check(input)) {
+            match with_input(&job.rows, job.zero_shot.as_ref(), false, |input| self.session.check(input)) {
                 Ok(()) => {
                     self.stamp(&mut job.rows);
                     jobs.push(job);
@@ -421,7 +438,7 @@ impl Owner {
         let mut jobs = VecDeque::from(jobs);
         while let Some(first) = jobs.pop_front() {
             let mut block = vec![first];
-            while together && jobs.front().is_some_and(|job| job.rows.joins(&block[0].rows)) {
+            while together && jobs.front().is_some_and(|job| job.joins(&block[0])) {
                 block.extend(jobs.pop_front());
             }
             self.step(block);
@@ -433,11 +450,11 @@ impl Owner {
     fn step(&mut self, mut block: Vec<Classify>) {
         let counts: Vec<usize> = block.iter().map(|job| job.rows.len()).collect();
         let keep = block.iter().any(|job| job.extent.top > 0 || job.extent.probs);
-        let mut rows = std::mem::take(&mut block[0].rows);
+        let (mut rows, zero_shot) = (std::mem::take(&mut block[0].rows), block[0].zero_shot.take());
         for job in &block[1..] {
             rows.append(&job.rows);
         }
-        let step = match with_input(&rows, keep, |input| self.session.step_with(input)) {
+        let step = match with_input(&rows, zero_shot.as_ref(), keep, |input| self.session.step_with(input)) {
             Ok(step) => step,
             Err(e) => {
                 let problem = Problem::from(e);
@@ -488,7 +505,7 @@ impl Owner {
     /// Answers without learning, because nothing can be kept.
     fn predict_only(&mut self, jobs: Vec<Classify>) {
         for job in jobs {
-            let answered = with_input(&job.rows, false, |input| self.session.predict(input.features));
+            let answered = with_input(&job.rows, None, false, |input| self.session.predict(input.features));
             let answers = answered
                 .map(|step| Answers::of(&step, 0..step.rows.len(), job.extent, false, self.extra.generation));
             job.reply.send(answers.map_err(Problem::from));

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use ultta::state::write_atomically;
-use ultta::{Config, Error, Features, Head, Input, Result, Session, State};
+use ultta::{Config, Error, Features, Head, Input, Result, Scores, Session, State};
 
 use crate::clock::Arrivals;
 use crate::log::{self, Log, Record, Rows, sync_folder};
@@ -314,7 +314,7 @@ impl Replayer {
 
     fn flush(&mut self) {
         if let Some(rows) = self.pending.take() {
-            let _ = with_input(&rows, false, |input| self.session.step_with(input));
+            let _ = with_input(&rows, None, false, |input| self.session.step_with(input));
         }
     }
 }
@@ -324,9 +324,10 @@ pub fn independent(session: &Session) -> bool {
     session.config().method.card().rows == ultta::adapter::Rows::Independent
 }
 
-/// Shows rows to a session.
+/// Shows rows to a session, with the frozen model's scores for them where they are at hand.
 pub fn with_input<T>(
     rows: &Rows,
+    zero_shot: Option<&Scores>,
     keep_scores: bool,
     work: impl FnOnce(&Input<'_>) -> Result<T>,
 ) -> Result<T> {
@@ -336,6 +337,7 @@ pub fn with_input<T>(
         None => None,
     };
     work(&Input {
+        zero_shot,
         learn: rows.learn.as_deref(),
         times: rows.times.as_deref(),
         views: views.as_ref(),

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use tokio::sync::{mpsc, oneshot};
-use ultta::{Config, Error, Head, State};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use ultta::{Config, Error, Head, Scores, State};
 
 use crate::board::Board;
 use crate::clock::Clock;
@@ -21,6 +21,13 @@ use crate::store::{Folder, Meta, with_input};
 
 /// Reads that take more multiplications than this leave the threads that serve requests.
 const HEAVY: usize = 16 << 20;
+
+/// Scores that a waiting request may carry.
+const MOST_CELLS: usize = 1 << 20;
+
+/// Requests scored at once: one per core.
+static SCORING: LazyLock<Semaphore> =
+    LazyLock::new(|| Semaphore::new(std::thread::available_parallelism().map_or(1, usize::from)));
 
 /// What a new stream is made of.
 #[derive(Clone, Debug)]
@@ -54,9 +61,10 @@ pub struct Stream {
 impl Stream {
     /// Answers rows and learns from them, in arrival order.
     pub async fn classify(&self, rows: Rows, extent: Extent, arrived: Instant) -> Result<Answers, Problem> {
+        let place = self.queue.try_reserve().map_err(|e| self.refusal(e))?;
+        let (rows, zero_shot) = self.score(rows).await?;
         let (reply, answers) = oneshot::channel();
-        let job = Classify { rows, extent, arrived, reply: Reply::Caller(reply) };
-        self.enqueue(Job::Classify(job))?;
+        place.send(Job::Classify(Classify { rows, zero_shot, extent, arrived, reply: Reply::Caller(reply) }));
         answers.await.map_err(|_| self.gone())?
     }
 
@@ -66,11 +74,29 @@ impl Stream {
         rows: Rows,
         extent: Extent,
     ) -> Result<oneshot::Receiver<Result<Answers, Problem>>, Problem> {
-        let (reply, answers) = oneshot::channel();
         let place = self.queue.reserve().await.map_err(|_| self.gone())?;
-        let job = Classify { rows, extent, arrived: Instant::now(), reply: Reply::Caller(reply) };
-        place.send(Job::Classify(job));
+        let arrived = Instant::now();
+        let (rows, zero_shot) = self.score(rows).await?;
+        let (reply, answers) = oneshot::channel();
+        place.send(Job::Classify(Classify { rows, zero_shot, extent, arrived, reply: Reply::Caller(reply) }));
         Ok(answers)
+    }
+
+    /// The frozen model's scores of many rows, so that the owner need not compute them: requests are scored at
+    /// once, and only learning waits its turn. Few rows are scored faster together with others', by the owner.
+    async fn score(&self, rows: Rows) -> Result<(Rows, Option<Scores>), Problem> {
+        let cells = rows.len() * self.head.n_classes();
+        if cells * self.head.dim() <= HEAVY || cells > MOST_CELLS || rows.dim != self.head.dim() {
+            return Ok((rows, None));
+        }
+        let _turn = SCORING.acquire().await.map_err(|_| self.gone())?;
+        let head = self.head.clone();
+        let score = move || {
+            // What is wrong with the rows the owner will say.
+            let scores = with_input(&rows, None, false, |input| head.zero_shot(input.features)).ok();
+            (rows, scores)
+        };
+        tokio::task::spawn_blocking(score).await.map_err(|_| self.gone())
     }
 
     /// Answers rows from the published state. Never waits for learning.
@@ -79,7 +105,7 @@ impl Stream {
         let generation = self.board.status().generation;
         let work = rows.len() * self.head.n_classes() * self.head.dim();
         let answer = move || -> Result<Answers, Problem> {
-            let step = with_input(&rows, true, |input| session.predict(input.features))?;
+            let step = with_input(&rows, None, true, |input| session.predict(input.features))?;
             Ok(Answers::of(&step, 0..step.rows.len(), extent, false, generation))
         };
         match work > HEAVY {
@@ -136,14 +162,18 @@ impl Stream {
     }
 
     fn enqueue(&self, job: Job) -> Result<(), Problem> {
-        self.queue.try_send(job).map_err(|e| match e {
+        self.queue.try_send(job).map_err(|e| self.refusal(e))
+    }
+
+    fn refusal<T>(&self, error: mpsc::error::TrySendError<T>) -> Problem {
+        match error {
             mpsc::error::TrySendError::Full(_) => Problem::busy(format!(
                 "{} requests wait for stream {:?} already; try again",
                 self.queue.max_capacity(),
                 self.name
             )),
             mpsc::error::TrySendError::Closed(_) => self.gone(),
-        })
+        }
     }
 
     fn gone(&self) -> Problem {

@@ -7,7 +7,7 @@
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
-use super::element::Activation;
+use super::element::{Activation, vectorised};
 
 /// Inputs per block: a panel of 16 columns then takes 24 KiB.
 const BLOCK_INPUTS: usize = 384;
@@ -298,8 +298,10 @@ impl WithSimd for Part<'_> {
                     unsafe {
                         let out = shared.data.add((rows.start + row) * shared.stride + column);
                         let add = finish.add || first > 0;
-                        tile_of_height(simd, height, strip, columns, width, out, shared.stride, used, add);
-                        if last {
+                        let stride = shared.stride;
+                        let tile = Tile { strip, columns, width, out, stride, used, add };
+                        tile_of_height(simd, height, tile);
+                        if last && (finish.bias.is_some() || finish.activation.is_some()) {
                             finish_tile(out, shared.stride, height, used, column, &finish);
                         }
                     }
@@ -314,11 +316,12 @@ impl WithSimd for Part<'_> {
     }
 }
 
-/// Bias and activation on a tile that is still in the first-level cache.
+/// Bias and activation on a tile that is still in the first-level cache. Not inlined: the constants of the
+/// activations would take registers away from the product, which needs all but one.
 ///
 /// # Safety
 /// `out` must point to `height` rows of `width` floats, `stride` apart.
-#[inline(always)]
+#[inline(never)]
 unsafe fn finish_tile(
     out: *mut f32,
     stride: usize,
@@ -327,43 +330,49 @@ unsafe fn finish_tile(
     column: usize,
     finish: &Finish<'_>,
 ) {
-    if finish.bias.is_none() && finish.activation.is_none() {
-        return;
-    }
-    for row in 0..height {
-        // SAFETY: promised by the caller.
-        let out = unsafe { std::slice::from_raw_parts_mut(out.add(row * stride), width) };
-        if let Some(bias) = finish.bias {
-            for (value, b) in out.iter_mut().zip(&bias[column..]) {
-                *value += b;
+    vectorised(
+        #[inline(always)]
+        || {
+            for row in 0..height {
+                // SAFETY: promised by the caller.
+                let out = unsafe { std::slice::from_raw_parts_mut(out.add(row * stride), width) };
+                if let Some(bias) = finish.bias {
+                    for (value, b) in out.iter_mut().zip(&bias[column..]) {
+                        *value += b;
+                    }
+                }
+                if let Some(activation) = finish.activation {
+                    activation.apply(out);
+                }
             }
-        }
-        if let Some(activation) = finish.activation {
-            activation.apply(out);
-        }
-    }
+        },
+    );
 }
 
-/// # Safety
-/// As for [`tile`].
-#[inline(always)]
-#[allow(clippy::too_many_arguments)]
-unsafe fn tile_of_height<S: Simd>(
-    simd: S,
-    height: usize,
-    strip: &[f32],
-    columns: &[f32],
+/// Some rows with one panel.
+struct Tile<'a> {
+    /// The rows, `width` floats each.
+    strip: &'a [f32],
+    /// The panel: `width` lines of two vectors.
+    columns: &'a [f32],
     width: usize,
+    /// Where the tile goes: rows of `used` floats, `stride` apart.
     out: *mut f32,
     stride: usize,
     used: usize,
+    /// Whether it is added to what is there.
     add: bool,
-) {
+}
+
+/// # Safety
+/// `out` must point to `height` rows, as [`Tile`] says; strip and panel must hold as much as it says.
+#[inline(always)]
+unsafe fn tile_of_height<S: Simd>(simd: S, height: usize, tile: Tile<'_>) {
     macro_rules! heights {
         ($($height:literal)*) => {
             match height {
                 // SAFETY: passed on from the caller.
-                $($height => unsafe { tile::<S, $height>(simd, strip, columns, width, out, stride, used, add) },)*
+                $($height => unsafe { tile_of::<S, $height>(simd, tile) },)*
                 _ => unreachable!("tiles have at most {TILE_ROWS} rows"),
             }
         };
@@ -374,20 +383,10 @@ unsafe fn tile_of_height<S: Simd>(
 /// `R` rows with one panel.
 ///
 /// # Safety
-/// `out` must point to `R` rows of `used` floats, `stride` apart; `strip` holds `R` rows of `width` floats,
-/// `columns` `width` lines of two vectors.
+/// As for [`tile_of_height`].
 #[inline(always)]
-#[allow(clippy::too_many_arguments)]
-unsafe fn tile<S: Simd, const R: usize>(
-    simd: S,
-    strip: &[f32],
-    columns: &[f32],
-    width: usize,
-    out: *mut f32,
-    stride: usize,
-    used: usize,
-    add: bool,
-) {
+unsafe fn tile_of<S: Simd, const R: usize>(simd: S, tile: Tile<'_>) {
+    let Tile { strip, columns, width, out, stride, used, add } = tile;
     let lanes = S::F32_LANES;
     debug_assert!(strip.len() >= R * width && columns.len() >= width * 2 * lanes);
     let mut acc = [[simd.splat_f32s(0.0); 2]; R];

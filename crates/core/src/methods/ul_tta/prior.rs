@@ -19,7 +19,7 @@
 //! spread evenly.
 
 use super::config::{PriorConfig, PriorRule};
-use crate::kernels::{Ratios, dot, ln, vectorised};
+use crate::kernels::{Ratios, blend, dot, ln, vectorised};
 use crate::{Error, Result, State};
 
 /// Most experts besides the one that stays at the start.
@@ -181,6 +181,8 @@ pub(super) struct PriorWork {
     foretold: Vec<f64>,
     /// The frozen weights, lifted.
     lifted: Vec<f32>,
+    /// Each expert's ratios.
+    ratios: Vec<f32>,
     shares: Shares,
     /// C π_c of the mixture.
     pub mix: Vec<f32>,
@@ -227,10 +229,9 @@ impl Prior {
         }
         let c = self.classes;
         work.mix.resize(c, 0.0);
-        work.foretold.resize(self.experts.len() + 1, 0.0);
-        let mut factors = [0.0f32; MAX_EXPERTS];
-        let factors = &mut factors[..self.experts.len()];
         work.lifted.resize(c, 0.0);
+        work.ratios.resize(c * self.experts.len(), 0.0);
+        work.foretold.resize(self.experts.len() + 1, 0.0);
         vectorised(
             #[inline(always)]
             || {
@@ -243,41 +244,32 @@ impl Prior {
         let text = &work.lifted[..];
         let weights = self.mixture();
         let mut own = weights[0] as f32;
-        work.foretold[0] = dot(&self.base, text) as f64 * norm;
-        for (k, expert) in self.experts.iter().enumerate() {
-            let [mass, hit, most] = self.ratios(expert).weigh(&self.base, text);
+        work.foretold[0] = if self.uniform { 1.0 } else { dot(&self.base, text) as f64 * norm };
+        let mut factors = [(0, 0.0f32); MAX_EXPERTS];
+        let mut speaking = 0;
+        for (k, (expert, ratios)) in self.experts.iter().zip(work.ratios.chunks_exact_mut(c)).enumerate() {
+            let [mass, hit, most] = self.ratios(expert).weigh(&self.base, text, ratios);
             let mean = mass as f64 / c as f64;
             work.foretold[k + 1] = hit as f64 * norm / mean;
-            factors[k] = if weights[k + 1] > LIGHT { (weights[k + 1] / mean) as f32 } else { 0.0 };
-            // All ratios within the dead zone: it says what the expert at the start says.
+            if weights[k + 1] <= LIGHT {
+                continue;
+            }
+            let factor = (weights[k + 1] / mean) as f32;
             if self.uniform && most <= 1.0 && mass == c as f32 {
-                own += factors[k];
-                factors[k] = 0.0;
+                // All ratios within the dead zone: it says what the expert at the start says.
+                own += factor;
+            } else {
+                factors[speaking] = (k, factor);
+                speaking += 1;
             }
         }
-        // The expert at the start has ratio 1 everywhere.
-        work.mix.fill(own);
-        let mut plain = self.uniform;
-        for (expert, &factor) in self.experts.iter().zip(&*factors) {
-            if factor > 0.0 {
-                self.ratios(expert).add_to(&mut work.mix, factor);
-                plain = false;
-            }
-        }
-        if plain {
+        if self.uniform && speaking == 0 {
             work.mix.fill(1.0);
             out.fill(0.0);
             return;
         }
-        vectorised(
-            #[inline(always)]
-            || {
-                for ((m, o), &b) in work.mix.iter_mut().zip(out.iter_mut()).zip(&self.base) {
-                    *m *= b;
-                    *o = ln(*m);
-                }
-            },
-        );
+        // The expert at the start has ratio 1 everywhere.
+        blend(&work.ratios, &factors[..speaking], own, &self.base, &mut work.mix, out);
         if self.config.kappa.is_finite() {
             let mut pi: Vec<f64> = work.mix.iter().map(|&m| m as f64 / c as f64).collect();
             cap_kl(&mut pi, &self.start, self.config.kappa);
