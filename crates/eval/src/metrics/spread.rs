@@ -57,13 +57,11 @@ pub fn bootstrap(adapted: &[Scored], zero_shot: &[Scored], seed: u64) -> Interva
     let [left, right] = [Edges::Left, Edges::Right].map(|edges| bin_starts(&confidence, ECE_BINS, edges));
     let classes = adapted.iter().map(|s| s.class as usize + 1).max().unwrap_or(0);
     let mut per_class = vec![(0u32, 0u32); classes];
-    let mut sums = Sums { n: vec![0; n + 1], gap: vec![0.0; n + 1] };
     let redrawn = redraw(&[(0..n).collect()], n, seed, |times| {
         let (mut hits, mut top5, mut nll, mut brier) = (0u32, 0u32, 0.0f64, 0.0f64);
         let (mut helpful, mut harmful) = (0u32, 0u32);
         per_class.fill((0, 0));
-        let (mut count, mut gap) = (0u32, 0.0f64);
-        for (i, ((s, zero_shot_right), &times)) in sorted.iter().zip(times).enumerate() {
+        for ((s, zero_shot_right), &times) in sorted.iter().zip(times) {
             let hit = u32::from(s.right) * times;
             hits += hit;
             top5 += u32::from(s.top5) * times;
@@ -73,11 +71,8 @@ pub fn bootstrap(adapted: &[Scored], zero_shot: &[Scored], seed: u64) -> Interva
             brier += s.brier as f64 * times as f64;
             let class = &mut per_class[s.class as usize];
             *class = (class.0 + times, class.1 + hit);
-            count += times;
-            gap += hit as f64 - confidence[i] * times as f64;
-            sums.n[i + 1] = count;
-            sums.gap[i + 1] = gap;
         }
+        let sums = Sums::of(&sorted, times);
         let share = |count: u32| count as f64 / n as f64;
         let (ece, mce) = sums.errors(&left);
         [
@@ -86,7 +81,7 @@ pub fn bootstrap(adapted: &[Scored], zero_shot: &[Scored], seed: u64) -> Interva
             mean_recall(&per_class),
             ece,
             sums.errors(&right).0,
-            sums.adaptive(&confidence, ECE_BINS),
+            sums.adaptive(ECE_BINS),
             mce,
             nll / n as f64,
             brier / n as f64,
@@ -116,35 +111,74 @@ pub fn bootstrap(adapted: &[Scored], zero_shot: &[Scored], seed: u64) -> Interva
     }
 }
 
-/// Of redrawn answers in ascending order of their probabilities, before each place: how many, and Σ (right − p).
-struct Sums {
-    n: Vec<u32>,
-    gap: Vec<f64>,
+/// Redrawn answers in ascending order of their probabilities. Before the first of every [`STRIDE`] of them: how many,
+/// and Σ (right − p).
+struct Sums<'a> {
+    sorted: &'a [(Scored, bool)],
+    times: &'a [u32],
+    before: Vec<(u32, f64)>,
 }
 
-impl Sums {
+const STRIDE: usize = 64;
+
+impl<'a> Sums<'a> {
+    fn of(sorted: &'a [(Scored, bool)], times: &'a [u32]) -> Self {
+        let mut sums = Self { sorted, times, before: vec![(0, 0.0)] };
+        for start in (0..sorted.len()).step_by(STRIDE) {
+            sums.before.push(sums.at(sorted.len().min(start + STRIDE)));
+        }
+        sums
+    }
+
+    /// How many answers come before a place, and their Σ (right − p).
+    fn at(&self, place: usize) -> (u32, f64) {
+        let block = place.div_ceil(STRIDE).saturating_sub(1);
+        let rest = block * STRIDE..place;
+        let (mut n, mut gap) = self.before[block];
+        for ((s, _), &times) in self.sorted[rest.clone()].iter().zip(&self.times[rest]) {
+            n += times;
+            gap += (f64::from(u8::from(s.right)) - s.confidence as f64) * times as f64;
+        }
+        (n, gap)
+    }
+
     /// Expected and largest calibration error over bins that begin at these places, the last place being the end.
     fn errors(&self, starts: &[usize]) -> (f64, f64) {
         let (mut sum, mut most) = (0.0, 0.0f64);
-        for pair in starts.windows(2) {
-            let gap = (self.gap[pair[1]] - self.gap[pair[0]]).abs();
-            let n = self.n[pair[1]] - self.n[pair[0]];
+        let all = self.at(self.sorted.len()).0;
+        let mut low = self.at(starts[0]);
+        for &end in &starts[1..] {
+            let high = self.at(end);
+            let (n, gap) = (high.0 - low.0, (high.1 - low.1).abs());
             sum += gap;
             most = most.max(if n > 0 { gap / n as f64 } else { 0.0 });
+            low = high;
         }
-        (sum / self.n[self.n.len() - 1] as f64, most)
+        (sum / all as f64, most)
+    }
+
+    /// The probability of the answer with this rank.
+    fn ranked(&self, rank: usize) -> f64 {
+        let block = self.before.partition_point(|b| b.0 as usize <= rank) - 1;
+        let mut n = self.before[block].0 as usize;
+        let mut place = block * STRIDE;
+        while n + self.times[place] as usize <= rank {
+            n += self.times[place] as usize;
+            place += 1;
+        }
+        self.sorted[place].0.confidence as f64
     }
 
     /// Over bins of equal mass, as [`super::adaptive_ece`] has them.
-    fn adaptive(&self, confidence: &[f64], bins: usize) -> f64 {
-        let all = self.n[confidence.len()];
-        let at = |place: usize| confidence[self.n.partition_point(|&n| n as usize <= place) - 1];
+    fn adaptive(&self, bins: usize) -> f64 {
+        let all = self.at(self.sorted.len()).0;
         let mut starts = vec![0];
         for bin in 1..bins {
-            let edge = quantile(bin as f64 / bins as f64, all as usize, at);
-            starts.push(confidence.partition_point(|&c| c < edge).max(starts[bin - 1]));
+            let edge = quantile(bin as f64 / bins as f64, all as usize, |rank| self.ranked(rank));
+            let start = self.sorted.partition_point(|s| (s.0.confidence as f64) < edge);
+            starts.push(start.max(starts[bin - 1]));
         }
-        starts.push(confidence.len());
+        starts.push(self.sorted.len());
         self.errors(&starts).0
     }
 }
@@ -157,6 +191,16 @@ fn aurc_of(sorted: &[(Scored, bool)], times: &[u32]) -> f64 {
         let own = &times[end - group.len()..end];
         end -= group.len();
         let copies: u32 = own.iter().sum();
+        if group.len() == 1 {
+            // No tie: the copies are all right or all wrong.
+            let one = f64::from(u8::from(!group[0].0.right));
+            for _ in 0..copies {
+                wrong += one;
+                seen += 1.0;
+                sum += wrong / seen;
+            }
+            continue;
+        }
         let wrongs: u32 = group.iter().zip(own).map(|(s, &t)| u32::from(!s.0.right) * t).sum();
         let share = wrongs as f64 / copies.max(1) as f64;
         for _ in 0..copies {
@@ -291,19 +335,14 @@ mod tests {
             .flat_map(|(s, &t)| std::iter::repeat_n((s.0.confidence as f64, s.0.right), t as usize))
             .collect();
         let confidence: Vec<f64> = sorted.iter().map(|s| s.0.confidence as f64).collect();
-        let mut sums = Sums { n: vec![0], gap: vec![0.0] };
-        for (s, &t) in sorted.iter().zip(&times) {
-            sums.n.push(sums.n[sums.n.len() - 1] + t);
-            let gap = (f64::from(u8::from(s.0.right)) - s.0.confidence as f64) * t as f64;
-            sums.gap.push(sums.gap[sums.gap.len() - 1] + gap);
-        }
+        let sums = Sums::of(&sorted, &times);
         for edges in [Edges::Left, Edges::Right] {
             let mut ece = Ece::with_edges(ECE_BINS, edges);
             drawn.iter().for_each(|a| ece.push(a.0, a.1));
             let (value, most) = sums.errors(&bin_starts(&confidence, ECE_BINS, edges));
             assert!((value - ece.value()).abs() < 1e-12 && (most - ece.max()).abs() < 1e-12);
         }
-        assert!((sums.adaptive(&confidence, ECE_BINS) - adaptive_ece(&drawn, ECE_BINS)).abs() < 1e-12);
+        assert!((sums.adaptive(ECE_BINS) - adaptive_ece(&drawn, ECE_BINS)).abs() < 1e-12);
         assert!((aurc_of(&sorted, &times) - aurc(&drawn)).abs() < 1e-12);
     }
 
