@@ -2,9 +2,11 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 
 use serde_json::{Value, json};
-use ultta::Features;
+use ultta::simulate::{Simulator, SimulatorConfig};
+use ultta::{Config, Features, Session};
 
 use crate::common::*;
+use crate::durability::crash;
 
 #[test]
 fn json_binary_and_lines_give_the_answers_of_a_session_in_rust() {
@@ -51,6 +53,39 @@ fn json_binary_and_lines_give_the_answers_of_a_session_in_rust() {
         .collect();
     assert_same(&json!({"rows": answers}), &session.step(&block).unwrap());
     assert_eq!(service.state("default"), session.state().to_bytes().unwrap());
+    service.stop();
+}
+
+/// Requests large enough to be scored before they queue give the bits of those that the owner scores, and the log
+/// replays them.
+#[test]
+fn large_requests_among_small_ones_give_the_answers_of_a_session_in_rust() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut simulator =
+        Simulator::new(&SimulatorConfig { classes: 400, dim: 256, ..Default::default() }).unwrap();
+    let head = simulator.head().clone();
+    let service = Service::start(config(folder.path()));
+    service.ensure_with("default", "ul-tta", head.clone());
+    let mut session = Session::new(head, &Config::named("ul-tta").unwrap()).unwrap();
+    for n in [3, 200, 1, 300, 170, 40] {
+        let block = simulator.next_block(n).0;
+        let path = "/v1/streams/default/classify";
+        let (status, answer) = service.send(path, "application/octet-stream", &safetensors(&block));
+        assert_eq!(status, 200, "{answer}");
+        assert_same(&answer, &session.step(&block).unwrap());
+    }
+    let state = session.state().to_bytes().unwrap();
+    assert!(service.state("default") == state);
+    // rows of another dimension are refused, and nothing changes
+    let bad = Features::normalized(vec![1.0; 200 * 255], 255).unwrap();
+    let (status, _) =
+        service.send("/v1/streams/default/classify", "application/octet-stream", &safetensors(&bad));
+    assert_eq!(status, 422);
+    assert!(service.state("default") == state);
+    let copy = crash(folder.path());
+    service.stop();
+    let service = Service::start(config(copy.path()));
+    assert!(service.state("default") == state);
     service.stop();
 }
 

@@ -78,7 +78,11 @@ impl Service {
     }
 
     pub fn ensure(&self, name: &str, method: &str) {
-        let spec = StreamSpec { head: head(), config: Config::named(method).unwrap(), durability: None };
+        self.ensure_with(name, method, head());
+    }
+
+    pub fn ensure_with(&self, name: &str, method: &str, head: Head) {
+        let spec = StreamSpec { head, config: Config::named(method).unwrap(), durability: None };
         let server = self.server.as_ref().unwrap();
         self.runtime.block_on(server.streams().ensure(name, spec)).unwrap();
     }

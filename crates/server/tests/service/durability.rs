@@ -8,7 +8,7 @@ use ultta_server::{Durability, ServerConfig};
 use crate::common::*;
 
 /// The folder as a crash would leave it: copied while the server runs.
-fn crash(folder: &Path) -> tempfile::TempDir {
+pub fn crash(folder: &Path) -> tempfile::TempDir {
     fn copy(from: &Path, to: &Path) {
         fs::create_dir_all(to).unwrap();
         for entry in fs::read_dir(from).unwrap() {
