@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../../.."
 here=crates/server/tests
 scratch="${ULTTA_FURTHER:-$(mktemp -d)}"
 mkdir -p "$scratch"
-cargo build --quiet -p ultta-cli
+cargo build --quiet --workspace --bins
 ultta=target/debug/ultta
 server=""
 cleanup() { if [ -n "$server" ]; then kill "$server" 2>/dev/null || true; wait "$server" 2>/dev/null || true; fi; }
@@ -27,7 +27,7 @@ venv() { # packages
   "$scratch/venv/bin/pip" install -q "$@"
 }
 
-kills() { ULTTA_KILLS=45 cargo test --quiet -p ultta-cli --test serve killed_at_random -- --nocapture; }
+kills() { ULTTA_KILLS=45 cargo test --quiet --workspace --test serve killed_at_random -- --nocapture; }
 
 schema() { # every documented call with bodies made from the document: no undocumented status (no 500), no broken answer
   venv schemathesis
