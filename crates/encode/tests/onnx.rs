@@ -31,8 +31,8 @@ fn the_same_model_gives_the_same_features() {
     assert!(cosines(&ours, &onnx.texts(&texts).unwrap()) > 0.99999);
     // The same door as any other encoder.
     let picture = std::fs::read(fixtures.join("pictures/wide.jpg")).unwrap();
-    let a = ultta_encode::encode_picture(&clip, &picture).unwrap();
-    let b = ultta_encode::encode_picture(&*onnx, &picture).unwrap();
+    let a = ultta_encode::encode_picture(&clip, &picture, &Default::default()).unwrap();
+    let b = ultta_encode::encode_picture(&*onnx, &picture, &Default::default()).unwrap();
     assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-4));
 }
 
