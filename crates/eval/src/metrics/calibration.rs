@@ -200,9 +200,8 @@ impl ClassEce {
                 continue;
             }
             let start = i * CHUNK;
-            for (c, &p) in chunk.iter().enumerate().map(|(i, p)| (start + i, p)) {
-                let (maybe, p) = (p >= floor, p as f64);
-                if maybe && p >= first_edge {
+            for (c, p) in chunk.iter().enumerate().map(|(i, &p)| (start + i, p as f64)) {
+                if p >= first_edge {
                     let bin = bin_of(p, self.n_bins, Edges::Left).unwrap_or(0).max(1) - 1;
                     let cell = &mut self.upper[c * (self.n_bins - 1) + bin];
                     cell.0 += 1;
