@@ -1,8 +1,9 @@
 //! Speed of adaptation beside the plain zero-shot head, as ratios of one interleaved run.
 //!
 //! `cargo bench -p ultta` prints the tables of `docs/benchmarks.md`. One core, d = 512, simulated features, a
-//! session from its start through many updates. Each round times every variant once; the ratio is that of the
-//! medians over the rounds. `ROUNDS`, `CLASSES` and `SETTINGS` (`key=value,…`) narrow it down.
+//! session from its start through many updates. Head and session take turns every few milliseconds, so that a slow
+//! moment of the machine meets both; the ratio is that of the medians over the rounds. `ROUNDS`, `CLASSES`, `WAY`
+//! (`blocks` or `one`) and `SETTINGS` (`key=value,…`) narrow it down.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -15,9 +16,13 @@ const DIM: usize = 512;
 /// Rows per block when streaming in blocks.
 const BLOCK: usize = 128;
 
+/// Rows after which head and session take turns.
+const TURN: usize = 1024;
+
 fn main() {
     let rounds: usize = std::env::var("ROUNDS").ok().and_then(|r| r.parse().ok()).unwrap_or(7);
     let only: Option<usize> = std::env::var("CLASSES").ok().and_then(|r| r.parse().ok());
+    let only_way = std::env::var("WAY").unwrap_or_default();
     let settings = std::env::var("SETTINGS").unwrap_or_default();
     let settings: Vec<(&str, &str)> = settings.split(',').filter_map(|s| s.split_once('=')).collect();
     let config = Config::resolve(None, None, None, &settings).expect("valid settings");
@@ -32,11 +37,20 @@ fn main() {
         let (head, features) = stream(classes, rows);
         let head = std::sync::Arc::new(head);
         for (way, block) in [("blocks of 128", BLOCK), ("one at a time", 1)] {
+            if !way.starts_with(&only_way) {
+                continue;
+            }
             let (mut plain, mut adaptive) = (Vec::new(), Vec::new());
             for _ in 0..rounds {
-                plain.push(time(rows, || zero_shot(&head, &features, block)));
                 let mut session = Session::new(head.clone(), &config).expect("default settings");
-                adaptive.push(time(rows, || adapt(&mut session, &features, block)));
+                let (mut frozen, mut adapted) = (0.0, 0.0);
+                for start in (0..rows).step_by(TURN) {
+                    let turn = features.slice(start..rows.min(start + TURN));
+                    frozen += time(|| zero_shot(&head, &turn, block));
+                    adapted += time(|| adapt(&mut session, &turn, block));
+                }
+                plain.push(frozen * 1e6 / rows as f64);
+                adaptive.push(adapted * 1e6 / rows as f64);
             }
             let (plain, adaptive) = (median(&mut plain), median(&mut adaptive));
             println!(
@@ -74,10 +88,10 @@ fn adapt(session: &mut Session, features: &Features<'_>, block: usize) -> usize 
     labels
 }
 
-fn time(rows: usize, work: impl FnOnce() -> usize) -> f64 {
+fn time(work: impl FnOnce() -> usize) -> f64 {
     let start = cpu_seconds();
     black_box(work());
-    (cpu_seconds() - start) * 1e6 / rows as f64
+    cpu_seconds() - start
 }
 
 /// CPU time of this thread where the system tells it (other work on the machine then counts less), else the

@@ -27,6 +27,8 @@ pub struct Batch<'a> {
     pub times: Option<&'a [f64]>,
     /// Extra views (weak augmentations) of the rows.
     pub views: Option<ViewsRef<'a>>,
+    /// Whether anyone will read the prediction's scores: if not, a method may leave them empty.
+    pub keep_scores: bool,
 }
 
 impl<'a> Batch<'a> {
@@ -51,6 +53,7 @@ impl<'a> Batch<'a> {
             learn: self.learn.map(|v| &v[rows.clone()]),
             times: self.times.map(|v| &v[rows.clone()]),
             views: self.views.map(|v| ViewsRef { offsets: &v.offsets[rows.start..rows.end + 1], ..v }),
+            keep_scores: self.keep_scores,
         }
     }
 }

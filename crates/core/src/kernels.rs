@@ -144,6 +144,30 @@ pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
     )
 }
 
+/// `out = a · b`; returns its sum.
+pub(crate) fn multiply(a: &[f32], b: &[f32], out: &mut [f32]) -> f32 {
+    vectorised(
+        #[inline(always)]
+        || {
+            let mut lanes = [0.0f32; LANES];
+            let (xs, x_tail) = a.as_chunks::<LANES>();
+            let (ys, y_tail) = b.as_chunks::<LANES>();
+            let (outs, out_tail) = out.as_chunks_mut::<LANES>();
+            for ((x, y), o) in xs.iter().zip(ys).zip(outs) {
+                for i in 0..LANES {
+                    o[i] = x[i] * y[i];
+                    lanes[i] += o[i];
+                }
+            }
+            for (i, ((&x, &y), o)) in x_tail.iter().zip(y_tail).zip(out_tail).enumerate() {
+                *o = x * y;
+                lanes[i] += *o;
+            }
+            sum_lanes(lanes)
+        },
+    )
+}
+
 /// Ratios x = `(slope · count + offset) · lift` behind a dead zone: x/e^δ above e^δ, x·e^δ below e^−δ, and 1
 /// between. In logarithms they shrink towards 0 by δ.
 #[derive(Clone, Copy)]
@@ -339,13 +363,15 @@ pub(crate) fn indices_above(values: &[f32], floor: f32, out: &mut Vec<u32>) {
             let mut keep = |from: usize, to: usize| {
                 out.extend((from..to).filter(|&i| values[i] >= floor).map(|i| i as u32));
             };
-            for (i, &v) in heads.iter().enumerate() {
-                let first = simd.first_true_m32s(simd.greater_than_or_equal_f32s(v, least));
-                if first < S::F32_LANES {
-                    keep(i * S::F32_LANES + first, (i + 1) * S::F32_LANES);
+            // Whole chunks without a hit are skipped.
+            let (chunks, rest) = heads.as_chunks::<4>();
+            for (i, &[a, b, c, d]) in chunks.iter().enumerate() {
+                let top = simd.max_f32s(simd.max_f32s(a, b), simd.max_f32s(c, d));
+                if simd.first_true_m32s(simd.greater_than_or_equal_f32s(top, least)) < S::F32_LANES {
+                    keep(i * 4 * S::F32_LANES, (i + 1) * 4 * S::F32_LANES);
                 }
             }
-            keep(values.len() - tail.len(), values.len());
+            keep(values.len() - tail.len() - rest.len() * S::F32_LANES, values.len());
         }
     }
     Arch::new().dispatch(Above(values, floor, out))

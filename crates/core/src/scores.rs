@@ -53,6 +53,12 @@ impl Scores {
         &mut self.data
     }
 
+    /// Makes room for so many rows; what they hold is to be written over.
+    pub(crate) fn resize(&mut self, rows: usize, classes: usize) {
+        self.classes = classes;
+        self.data.resize(rows * classes, 0.0);
+    }
+
     /// Appends the rows of another matrix with as many classes.
     pub(crate) fn append<'a>(&mut self, other: impl Into<ScoresRef<'a>>) {
         let other = other.into();

@@ -15,10 +15,10 @@ use crate::state::{STATE_VERSION, first_difference};
 use crate::unknown::Unknown;
 use crate::{Config, Error, Features, Head, Result, Scores, State};
 
-/// Rows whose scores are held at once; larger blocks are worked through in pieces of this size.
-const BLOCK: usize = 64;
+/// Rows that share one pass over the frozen head; larger blocks are worked through in pieces of this size.
+const BLOCK: usize = 128;
 
-/// Rows that go through the adapter at once: their adapted scores stay in the cache until they are read.
+/// Rows that go through the adapter at once: what is computed for them stays in the cache until it is read.
 const PART: usize = 32;
 
 /// A frozen head and the adapter that keeps it accurate on one stream.
@@ -252,7 +252,7 @@ impl Session {
                 let mut done = 0;
                 while done < batch.rows() {
                     let to_check = (Guard::EVERY - session.next_id % Guard::EVERY) as usize;
-                    let cut = if joint { batch.rows() } else { batch.rows().min(done + to_check.min(PART)) };
+                    let cut = if joint { batch.rows() } else { batch.rows().min(done + to_check) };
                     let part = batch.slice(done..cut);
                     let prediction = session.advance(&part)?;
                     session.finish(&part, &prediction, &unknown[done..cut], &mut step.rows);
@@ -275,7 +275,8 @@ impl Session {
         self.check(&input)?;
         let mut step = self.empty_step();
         let zero_shot = self.head.zero_shot(features)?;
-        let (frozen, weights) = weigh_rows((&zero_shot).into());
+        let mut weights = Scores::default();
+        let frozen = weigh_rows((&zero_shot).into(), &mut weights);
         let batch = self.batch(&input, (&zero_shot).into(), &frozen, &weights, None);
         step.prediction = match self.guard.standing() {
             Standing::ZeroShot => frozen_prediction(&batch),
@@ -560,35 +561,38 @@ impl Session {
         kept: &mut Scores,
     ) -> Result<()> {
         let rows = input.features.rows();
-        let piece = if joint { rows.max(1) } else { BLOCK };
+        let (block, part) = if joint { (rows.max(1), rows.max(1)) } else { (BLOCK, PART) };
+        let mut weights = Scores::default();
         let mut first_view = 0;
-        let mut start = 0;
-        while start < rows {
-            let end = rows.min(start + piece);
-            let features = input.features.slice(start..end);
+        for start in (0..rows).step_by(block) {
+            let end = rows.min(start + block);
             let own;
             let zero_shot = match input.zero_shot {
                 Some(scores) => ScoresRef::from(scores).slice(start..end),
                 None => {
-                    own = self.head.zero_shot(&features)?;
+                    own = self.head.zero_shot(&input.features.slice(start..end))?;
                     ScoresRef::from(&own)
                 }
             };
-            let (frozen, weights) = weigh_rows(zero_shot);
-            let part = Input {
-                features: &features,
-                learn: input.learn.map(|v| &v[start..end]),
-                times: input.times.map(|v| &v[start..end]),
-                view_counts: input.view_counts.map(|v| &v[start..end]),
-                ..*input
-            };
-            let views = Views::of(&self.head, &part, &mut first_view)?;
-            let batch = self.batch(&part, zero_shot, &frozen, &weights, views.as_ref());
-            work(self, &batch)?;
+            for from in (start..end).step_by(part) {
+                let to = end.min(from + part);
+                let features = input.features.slice(from..to);
+                let scores = zero_shot.slice(from - start..to - start);
+                let frozen = weigh_rows(scores, &mut weights);
+                let part = Input {
+                    features: &features,
+                    learn: input.learn.map(|v| &v[from..to]),
+                    times: input.times.map(|v| &v[from..to]),
+                    view_counts: input.view_counts.map(|v| &v[from..to]),
+                    ..*input
+                };
+                let views = Views::of(&self.head, &part, &mut first_view)?;
+                let batch = self.batch(&part, scores, &frozen, &weights, views.as_ref());
+                work(self, &batch)?;
+            }
             if input.keep_scores {
                 kept.append(zero_shot);
             }
-            start = end;
         }
         Ok(())
     }
@@ -609,6 +613,7 @@ impl Session {
             weights: weights.into(),
             learn: input.learn,
             times: input.times,
+            keep_scores: input.keep_scores,
             views: views.map(|v| ViewsRef {
                 features: &v.features,
                 zero_shot: &v.zero_shot,
@@ -670,11 +675,10 @@ impl<'a> Views<'a> {
     }
 }
 
-/// Summary of each row, and exp(logit − best).
-fn weigh_rows(scores: ScoresRef<'_>) -> (Vec<Summary>, Scores) {
-    let mut weights = Scores::zeros(scores.rows(), scores.classes());
-    let summaries = (0..scores.rows()).map(|r| weigh(scores.row(r), weights.row_mut(r))).collect();
-    (summaries, weights)
+/// Summary of each row; writes exp(logit − best) to `weights`.
+fn weigh_rows(scores: ScoresRef<'_>, weights: &mut Scores) -> Vec<Summary> {
+    weights.resize(scores.rows(), scores.classes());
+    (0..scores.rows()).map(|r| weigh(scores.row(r), weights.row_mut(r))).collect()
 }
 
 /// The frozen model's answers in the shape of a prediction.

@@ -65,6 +65,7 @@ impl Block {
             weights: (&self.weights).into(),
             learn: None,
             times: None,
+            keep_scores: true,
             views: (self.views.rows() > 0).then_some(ViewsRef {
                 features: &self.views,
                 zero_shot: &self.view_scores,

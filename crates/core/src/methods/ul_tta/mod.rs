@@ -253,32 +253,34 @@ impl UlTta {
         }
 
         let tau_pred = self.tau_pred as f32;
-        vectorised(
-            #[inline(always)]
-            || {
-                for ((s, &b), &p) in scores.iter_mut().zip(base).zip(&work.log_prior) {
-                    *s = tau_pred * b + p;
-                }
-            },
-        );
-        if has_image > 0.0 && weight > 0.0 {
-            for (&c, &v) in work.candidates.iter().zip(&work.image) {
-                scores[c as usize] += tau_pred * weight * v;
-            }
-        }
         // Where only prior and image evidence adapt, the weights follow from the frozen ones by a product each.
         let ratios = self.prior.mix(&work.prior).filter(|_| tau_pred == 1.0 && moved.is_none());
-        let summary = if let Some(ratios) = ratios {
+        if let Some(ratios) = ratios {
             work.weights.resize(classes, 0.0);
+            let known = text.iter().zip(&work.log_prior).zip(weights).zip(ratios);
             vectorised(
                 #[inline(always)]
                 || {
-                    for ((o, &w), &m) in work.weights.iter_mut().zip(weights).zip(ratios) {
+                    for ((s, o), (((&t, &p), &w), &m)) in
+                        scores.iter_mut().zip(&mut work.weights).zip(known.clone())
+                    {
+                        *s = t + p;
                         *o = w * m;
                     }
                 },
             );
             work.candidates.iter().for_each(|&c| work.weights[c as usize] = 0.0);
+        } else {
+            for ((s, &b), &p) in scores.iter_mut().zip(base).zip(&work.log_prior) {
+                *s = tau_pred * b + p;
+            }
+        }
+        if has_image > 0.0 && weight > 0.0 {
+            for (&c, &v) in work.candidates.iter().zip(&work.image) {
+                scores[c as usize] += tau_pred * weight * v;
+            }
+        }
+        let summary = if ratios.is_some() {
             summary_weighed(scores, &work.weights, frozen.best, &work.candidates, &mut work.posterior)
         } else {
             let summary = summary(scores, 1.0);
@@ -298,7 +300,10 @@ impl UlTta {
         let rest = (classes - work.candidates.len()) as f32;
         let listed: f32 = work.candidates.iter().map(|&c| weights[c as usize]).sum();
         let listed_posterior: f32 = work.posterior.iter().sum();
-        let listed_prior: f32 = work.candidate_prior.iter().map(|&p| exp(p)).sum();
+        let listed_prior: f32 = match self.prior.mix(&work.prior) {
+            Some(mix) => work.candidates.iter().map(|&c| mix[c as usize]).sum(),
+            None => work.candidate_prior.iter().map(|&p| exp(p)).sum(),
+        };
         let log_rest = |mass: f32| if rest > 0.0 { mass.max(rest * 1e-9).ln() } else { -80.0 };
         let rest_prior = if self.tau_pred == 1.0 || rest == 0.0 {
             log_rest(1.0 - listed_posterior) + summary.log_sum - frozen.best
@@ -473,13 +478,12 @@ impl UlTta {
                     let fused = |i: usize| work.candidate_text[i] + answered.one.weight * work.image[i];
                     let top = (0..work.candidates.len()).map(fused).fold(0.0, f32::max);
                     let rest = if answered.one.rest > 0.0 { exp(answered.one.rest_text - top) } else { 0.0 };
-                    let sum = (0..work.candidates.len()).fold(rest, |sum, i| sum + exp(fused(i) - top));
-                    for (i, &c) in work.candidates.iter().enumerate() {
-                        let share = exp(fused(i) - top) / sum;
-                        if share >= least {
-                            shares.push((c, share));
-                        }
-                    }
+                    shares.extend(work.candidates.iter().enumerate().map(|(i, &c)| (c, exp(fused(i) - top))));
+                    let sum = shares.iter().fold(rest, |sum, share| sum + share.1);
+                    shares.retain_mut(|share| {
+                        share.1 /= sum;
+                        share.1 >= least
+                    });
                 }
                 Responsibilities::Adapted => {
                     let log_sum = answered.summary.log_sum;
@@ -970,7 +974,9 @@ impl Adapter for UlTta {
     }
 
     fn step(&mut self, batch: &Batch<'_>) -> Result<Prediction> {
-        let mut prediction = self.empty_prediction(batch.rows());
+        // Scores that nobody will read share one row.
+        let kept = if batch.keep_scores { batch.rows() } else { batch.rows().min(1) };
+        let mut prediction = self.empty_prediction(kept);
         let mut work = std::mem::take(&mut self.work);
         let (classes, dim) = (self.head.n_classes(), self.head.dim());
         // Scores of moved prototypes, computed for some rows ahead until an update makes them stale.
@@ -986,16 +992,17 @@ impl Adapter for UlTta {
                 (ahead, ahead_from) = (Some(scores), row);
             }
             let moved = ahead.as_ref().map(|a| &a[(row - ahead_from) * classes..][..classes]);
+            let place = if batch.keep_scores { row } else { 0 };
             let (scores, calibrated) = (&mut prediction.scores, &mut prediction.calibrated);
             let answered = self.answer(
                 Shown::of(batch, row, moved),
                 &mut work,
-                scores.row_mut(row),
-                calibrated.as_mut().map(|c| c.row_mut(row)),
+                scores.row_mut(place),
+                calibrated.as_mut().map(|c| c.row_mut(place)),
             );
             let mut answer = answered.answer;
             prediction.tau_cal.push(self.row_tau_cal());
-            let (admitted, updated) = self.learn(batch, row, scores.row(row), answered, &mut work);
+            let (admitted, updated) = self.learn(batch, row, scores.row(place), answered, &mut work);
             answer.admitted = admitted;
             prediction.answers.push(answer);
             if updated {
@@ -1003,6 +1010,9 @@ impl Adapter for UlTta {
             }
         }
         self.work = work;
+        if !batch.keep_scores {
+            (prediction.scores, prediction.calibrated) = (Scores::default(), None);
+        }
         Ok(prediction)
     }
 

@@ -19,7 +19,7 @@
 //! spread evenly.
 
 use super::config::{PriorConfig, PriorRule};
-use crate::kernels::{Ratios, blend, dot, ln, vectorised};
+use crate::kernels::{Ratios, blend, dot, exp, ln, multiply};
 use crate::{Error, Result, State};
 
 /// Most experts besides the one that stays at the start.
@@ -232,15 +232,7 @@ impl Prior {
         work.lifted.resize(c, 0.0);
         work.ratios.resize(c * self.experts.len(), 0.0);
         work.foretold.resize(self.experts.len() + 1, 0.0);
-        vectorised(
-            #[inline(always)]
-            || {
-                for ((o, &t), &l) in work.lifted.iter_mut().zip(text).zip(&self.lift) {
-                    *o = t * l;
-                }
-            },
-        );
-        let norm = 1.0 / dot(text, &self.lift) as f64;
+        let norm = 1.0 / multiply(text, &self.lift, &mut work.lifted) as f64;
         let text = &work.lifted[..];
         let weights = self.mixture();
         let mut own = weights[0] as f32;
@@ -308,10 +300,10 @@ impl Prior {
         let best = mixed[..n].iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let mut sum = 0.0;
         for w in &mut mixed[..n] {
-            *w = (*w - best).exp();
+            *w = exp((*w - best) as f32) as f64;
             sum += *w;
         }
-        mixed.iter_mut().for_each(|w| *w /= sum);
+        mixed[..n].iter_mut().for_each(|w| *w /= sum);
         mixed
     }
 
@@ -330,7 +322,7 @@ impl Prior {
             return;
         }
         for (w, &f) in self.weights.iter_mut().zip(&work.foretold) {
-            *w = self.config.weight_decay * *w + (f + 1e-6).ln();
+            *w = self.config.weight_decay * *w + ln((f + 1e-6) as f32) as f64;
         }
         let shares = &mut work.shares;
         let candidates = candidates.iter().map(|&c| c as usize);
