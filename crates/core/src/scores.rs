@@ -269,6 +269,24 @@ pub fn softmax(row: &[f32], tau: f32, probs: &mut [f32]) -> usize {
     )
 }
 
+/// softmax(τ · row) into `probs`, from one class's probability, which is known: p_c = p · exp(τ (row_c − row_known)).
+pub fn softmax_from(row: &[f32], tau: f32, (known, prob): (usize, f32), probs: &mut [f32]) {
+    if prob < 1e-6 {
+        // Too few digits are left to say anything of the others.
+        softmax(row, tau, probs);
+        return;
+    }
+    let origin = row[known];
+    vectorised(
+        #[inline(always)]
+        || {
+            for (p, &x) in probs.iter_mut().zip(row) {
+                *p = prob * exp(tau * (x - origin));
+            }
+        },
+    )
+}
+
 /// The `k` best classes of a row with their logits, best first, the lower index first among equals.
 pub fn top_k(row: &[f32], k: usize) -> Vec<(usize, f32)> {
     let mut order: Vec<usize> = (0..row.len()).collect();
@@ -314,6 +332,19 @@ mod tests {
             row[n / 2 - 1] = 3.0;
             let s = summary(&row, 1.0);
             assert_eq!((s.label, s.margin), (n / 2 - 1, 0.0));
+        }
+    }
+
+    #[test]
+    fn probabilities_from_a_known_one() {
+        let row = [0.3, 2.0, -1.0, 1.9, 40.0];
+        let (mut probs, mut from) = ([0.0; 5], [0.0; 5]);
+        for (tau, known) in [(1.0, 4), (0.05, 4), (0.05, 2), (1.0, 2)] {
+            softmax(&row, tau, &mut probs);
+            softmax_from(&row, tau, (known, probs[known]), &mut from);
+            for (a, b) in probs.iter().zip(from) {
+                assert!((a - b).abs() < 1e-6, "{probs:?} {from:?}");
+            }
         }
     }
 

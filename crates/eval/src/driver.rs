@@ -22,7 +22,7 @@ use std::time::Instant;
 use toml::{Table, Value};
 use ultta::adapter::{Card, ClassDrift, Rows};
 use ultta::methods::MethodConfig;
-use ultta::scores::{softmax, summary};
+use ultta::scores::{softmax_from, summary};
 use ultta::{Config, Error, Features, Head, Input, Result, Session};
 
 use crate::dataset::Dataset;
@@ -497,7 +497,14 @@ impl Job<'_> {
                     let row = &step.rows[i];
                     let logits =
                         step.prediction.calibrated.as_ref().unwrap_or(&step.prediction.scores).row(i);
-                    tally.push(sample, logits, step.prediction.tau_cal[i], row.label, step.zero_shot.row(i));
+                    let frozen = (row.zero_shot.label, row.zero_shot.prob);
+                    let adapted =
+                        Told { logits, tau: step.prediction.tau_cal[i], answer: (row.label, row.prob) };
+                    tally.push(
+                        sample,
+                        adapted,
+                        Told { logits: step.zero_shot.row(i), tau: 1.0, answer: frozen },
+                    );
                     if let Some((share, delay)) = self.protocol.labels
                         && !sample.stranger
                         && labelled.uniform() < share
@@ -583,8 +590,10 @@ impl Job<'_> {
                 let prediction = session.step(&pixels, &zero_shot)?;
                 clock.worked(started.elapsed().as_secs_f64(), done, samples.len());
                 for (i, sample) in samples.iter().enumerate() {
-                    let label = prediction.answers[i].label;
-                    tally.push(sample, prediction.scores.row(i), 1.0, label, zero_shot.row(i));
+                    let answer = &prediction.answers[i];
+                    let logits = prediction.scores.row(i);
+                    let adapted = Told { logits, tau: 1.0, answer: (answer.label, answer.prob) };
+                    tally.push(sample, adapted, Told::of(zero_shot.row(i)));
                 }
             }
             done += samples.len();
@@ -735,6 +744,23 @@ struct End {
     classes: Vec<ClassDrift>,
 }
 
+/// What a classifier told of a sample: logits, the temperature of their probabilities, its answer and how probable
+/// that is.
+#[derive(Clone, Copy)]
+struct Told<'a> {
+    logits: &'a [f32],
+    tau: f32,
+    answer: (usize, f32),
+}
+
+impl<'a> Told<'a> {
+    /// Read off the logits alone.
+    fn of(logits: &'a [f32]) -> Self {
+        let s = summary(logits, 1.0);
+        Self { logits, tau: 1.0, answer: (s.label, s.prob) }
+    }
+}
+
 /// Everything that is counted along one run.
 struct Tally<'a> {
     job: &'a Job<'a>,
@@ -795,19 +821,21 @@ impl<'a> Tally<'a> {
     /// A sample the method missed.
     fn push_frozen(&mut self, sample: &Sample, zero_shot: &[f32]) {
         self.missed += 1;
-        let label = summary(zero_shot, 1.0).label;
-        self.push(sample, zero_shot, 1.0, label, zero_shot);
+        let told = Told::of(zero_shot);
+        self.push(sample, told, told);
     }
 
-    fn push(&mut self, sample: &Sample, logits: &[f32], tau: f32, answer: usize, zero_shot: &[f32]) {
+    fn push(&mut self, sample: &Sample, adapted: Told<'_>, zero_shot: Told<'_>) {
         let place = self.place;
         self.place += 1;
-        let top = softmax(logits, tau, &mut self.probs);
-        let frozen = softmax(zero_shot, 1.0, &mut self.frozen);
+        softmax_from(adapted.logits, adapted.tau, adapted.answer, &mut self.probs);
+        softmax_from(zero_shot.logits, zero_shot.tau, zero_shot.answer, &mut self.frozen);
+        let (answer, frozen) = (adapted.answer.0, zero_shot.answer.0);
         let against_pack = self.job.in_distribution.is_some();
         if self.job.protocol.open > 0.0 || against_pack {
             let energy = |row: &[f32]| summary(row, 1.0).log_sum;
-            let scores = [self.probs[answer], energy(logits), self.frozen[frozen], energy(zero_shot)];
+            let scores =
+                [self.probs[answer], energy(adapted.logits), self.frozen[frozen], energy(zero_shot.logits)];
             // Against another pack the whole stream is out of distribution.
             let side = usize::from(sample.stranger || against_pack);
             self.detection[side].iter_mut().zip(scores).for_each(|(all, score)| all.push(score));
@@ -817,12 +845,13 @@ impl<'a> Tally<'a> {
         }
         let class = self.job.label(sample);
         // −log p from the logits where p itself is too small.
-        let log = |probs: &[f32], row: &[f32], tau: f32, top: usize| {
-            (probs[class] < 1e-30)
-                .then(|| -(probs[top] as f64).ln() + tau as f64 * (row[top] as f64 - row[class] as f64))
+        let log = |probs: &[f32], told: Told<'_>| {
+            (probs[class] < 1e-30).then(|| {
+                let (row, top) = (told.logits, summary(told.logits, told.tau).label);
+                -(probs[top] as f64).ln() + told.tau as f64 * (row[top] as f64 - row[class] as f64)
+            })
         };
-        let (nll, frozen_nll) =
-            (log(&self.probs, logits, tau, top), log(&self.frozen, zero_shot, 1.0, frozen));
+        let (nll, frozen_nll) = (log(&self.probs, adapted), log(&self.frozen, zero_shot));
         let scored = self.adapted.push(&self.probs, answer, class, nll);
         let frozen_scored = self.zero_shot.push(&self.frozen, frozen, class, frozen_nll);
         self.running[0].push(scored.confidence as f64, scored.right);

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::math;
 use crate::adapter::{Adapter, Batch, Card, ClassDrift, Observed, Prediction, Readout, Rows, Vitals};
 use crate::config::in_range;
+use crate::kernels::vectorised;
 use crate::{Error, Head, Result, Scores, State};
 
 /// Embeddings with a smaller likelihood add nothing that an f32 could show.
@@ -100,13 +101,18 @@ impl Bca {
         let mut likelihood = math::dots(&self.embeddings, z, self.head.logit_scale() as f64);
         math::softmax(&mut likelihood);
         let mut p = vec![0.0; likelihood.len()];
-        for (k, &s) in likelihood.iter().enumerate() {
-            match &self.posteriors[k] {
-                None => p[k] += s,
-                Some(row) if s > NEGLIGIBLE => p.iter_mut().zip(row).for_each(|(p, r)| *p += s * r),
-                Some(_) => {}
-            }
-        }
+        vectorised(
+            #[inline(always)]
+            || {
+                for (k, (&s, row)) in likelihood.iter().zip(&self.posteriors).enumerate() {
+                    match row {
+                        None => p[k] += s,
+                        Some(row) if s > NEGLIGIBLE => p.iter_mut().zip(row).for_each(|(p, r)| *p += s * r),
+                        Some(_) => {}
+                    }
+                }
+            },
+        );
         p
     }
 
@@ -127,7 +133,8 @@ impl Bca {
             let count = &mut self.posterior_counts[k];
             let row =
                 self.posteriors[k].get_or_insert_with(|| (0..p.len()).map(|c| f64::from(c == k)).collect());
-            row.iter_mut().zip(p).for_each(|(r, p)| *r = (*count * *r + p) / (*count + 1.0));
+            let share = 1.0 / (*count + 1.0);
+            row.iter_mut().zip(p).for_each(|(r, p)| *r = (*count * *r + p) * share);
             *count += 1.0;
         }
         moves || teaches

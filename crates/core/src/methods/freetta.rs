@@ -17,18 +17,21 @@
 //! β 1 and 4.5, n₀ 1 and 16); the paper's values are not known to us. On class-sorted streams classes not seen yet
 //! stay at their text rows, far from every image, and lose: no choice of these repaired that.
 
+use faer::linalg::matmul::triangular::{BlockStructure, matmul};
 use faer::linalg::solvers::{Llt, Solve};
-use faer::{Mat, MatRef, Side};
+use faer::{Accum, MatMut, MatRef, Par, Side};
 use serde::{Deserialize, Serialize};
 
 use super::math;
 use crate::adapter::{Adapter, Batch, Card, ClassDrift, Observed, Prediction, Readout, Rows, Vitals};
 use crate::config::in_range;
-use crate::kernels::vectorised;
-use crate::{Head, Result, Scores, State};
+use crate::{Error, Head, Result, Scores, State};
 
 /// Responsibilities below this teach nothing.
 const NEGLIGIBLE: f64 = 1e-3;
+
+/// Samples added to the second moments at once.
+const CHUNK: usize = 64;
 
 /// Settings of FreeTTA-style adaptation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -66,7 +69,14 @@ impl FreettaConfig {
             weight: 0.0,
             counts: vec![0.0; classes],
             sums: vec![0.0; classes * dim],
-            second: vec![0.0; dim * dim],
+            second: {
+                let root = self.text_count.sqrt();
+                let text: Vec<f64> = head.prototypes().iter().map(|&w| root * w as f64).collect();
+                let mut second = vec![0.0; dim * dim];
+                add_squares(&mut second, &text, dim, 1.0);
+                second
+            },
+            pending: Vec::new(),
             slopes: vec![0.0; classes * dim],
             offsets: vec![0.0; classes],
         })
@@ -98,27 +108,32 @@ pub struct Freetta {
     counts: Vec<f64>,
     /// S.
     sums: Vec<f64>,
-    /// Q, its lower triangle.
+    /// n₀ Σ w wᵀ + Q without the rows that wait, the lower triangle, column after column.
     second: Vec<f64>,
+    /// √ω z of the samples that wait to be added.
+    pending: Vec<f64>,
     /// Σ⁻¹μ_c as of the last recomputation; zero before it.
     slopes: Vec<f64>,
     /// −½⟨μ_c, Σ⁻¹μ_c⟩ + log π_c as of the last recomputation.
     offsets: Vec<f64>,
 }
 
-/// The lower triangle of `second += weight · z zᵀ`.
-fn add_square(second: &mut [f64], weight: f64, z: &[f32]) {
-    let z = math::widen(z);
-    vectorised(
-        #[inline(always)]
-        || {
-            for (i, row) in second.chunks_mut(z.len()).enumerate() {
-                let scaled = weight * z[i];
-                for (s, z) in row[..i + 1].iter_mut().zip(&z[..i + 1]) {
-                    *s += scaled * z;
-                }
-            }
-        },
+/// The lower triangle of `second += sign · Σ z zᵀ` over some rows.
+fn add_squares(second: &mut [f64], rows: &[f64], dim: usize, sign: f64) {
+    if rows.is_empty() {
+        return;
+    }
+    let z = MatRef::from_column_major_slice(rows, dim, rows.len() / dim);
+    matmul(
+        MatMut::from_column_major_slice_mut(second, dim, dim),
+        BlockStructure::TriangularLower,
+        Accum::Add,
+        z,
+        BlockStructure::Rectangular,
+        z.transpose(),
+        BlockStructure::Rectangular,
+        sign,
+        Par::Seq,
     );
 }
 
@@ -139,12 +154,21 @@ impl Freetta {
             self.counts[class] += omega * gamma;
             math::add(&mut self.sums[class * dim..][..dim], omega * gamma, z);
         }
-        add_square(&mut self.second, omega, z);
+        let root = omega.sqrt();
+        self.pending.extend(z.iter().map(|&v| root * v as f64));
+        if self.pending.len() >= CHUNK * dim {
+            self.add_pending();
+        }
         self.weight += omega;
         self.seen += 1;
         if self.seen.is_multiple_of(self.config.refresh) {
             self.update();
         }
+    }
+
+    fn add_pending(&mut self) {
+        add_squares(&mut self.second, &self.pending, self.head.dim(), 1.0);
+        self.pending.clear();
     }
 
     /// μ_c, one row per class.
@@ -164,23 +188,27 @@ impl Freetta {
         let n0 = self.config.text_count;
         let (classes, dim) = (self.head.n_classes(), self.head.dim());
         let n = classes as f64 * n0 + self.weight;
+        self.add_pending();
         let means = self.means();
-        let mu = MatRef::from_row_major_slice(&means, classes, dim);
-        let text = Mat::from_fn(classes, dim, |c, i| self.head.prototype(c)[i] as f64 * n0.sqrt());
-        let scaled = Mat::from_fn(classes, dim, |c, i| mu[(c, i)] * (n0 + self.counts[c]).sqrt());
-        let between = text.transpose() * &text - scaled.transpose() * &scaled;
-        let mut sigma =
-            Mat::from_fn(dim, dim, |i, j| (self.second[i.max(j) * dim + i.min(j)] + between[(i, j)]) / n);
-        let trace: f64 = (0..dim).map(|i| sigma[(i, i)]).sum();
-        (0..dim).for_each(|i| sigma[(i, i)] += trace / n);
+        let mut scaled = means.clone();
+        for (mean, count) in scaled.chunks_mut(dim).zip(&self.counts) {
+            let root = (n0 + count).sqrt();
+            mean.iter_mut().for_each(|v| *v *= root);
+        }
+        let mut sigma = self.second.clone();
+        add_squares(&mut sigma, &scaled, dim, -1.0);
+        sigma.iter_mut().for_each(|v| *v /= n);
+        let trace: f64 = (0..dim).map(|i| sigma[i * dim + i]).sum();
+        (0..dim).for_each(|i| sigma[i * dim + i] += trace / n);
+        let sigma = MatRef::from_column_major_slice(&sigma, dim, dim);
         // Without spread there is nothing to learn from: the generative term keeps silent.
-        let Ok(factor) = Llt::new(sigma.as_ref(), Side::Lower) else { return };
-        let solved = factor.solve(mu.transpose());
+        let Ok(factor) = Llt::new(sigma, Side::Lower) else { return };
+        let solved = factor.solve(MatRef::from_column_major_slice(&means, dim, classes));
         let total: f64 = self.counts.iter().sum::<f64>() + classes as f64 * n0;
         for class in 0..classes {
-            let column = (0..dim).map(|i| solved[(i, class)]);
-            let half = 0.5 * column.clone().zip(&means[class * dim..]).map(|(s, m)| s * m).sum::<f64>();
-            self.slopes[class * dim..][..dim].iter_mut().zip(column).for_each(|(w, v)| *w = v);
+            let column = solved.col_as_slice(class);
+            let half = 0.5 * column.iter().zip(&means[class * dim..]).map(|(s, m)| s * m).sum::<f64>();
+            self.slopes[class * dim..][..dim].copy_from_slice(column);
             self.offsets[class] = ((n0 + self.counts[class]) / total).ln() - half;
         }
     }
@@ -237,7 +265,8 @@ impl Adapter for Freetta {
         state.put("weight", &[self.weight]);
         state.put("counts", &self.counts);
         state.put("sums", &self.sums);
-        state.put("second", &self.second);
+        state.put("moments", &self.second);
+        state.put("pending", &self.pending);
         state.put("slopes", &self.slopes);
         state.put("offsets", &self.offsets);
         state
@@ -245,12 +274,17 @@ impl Adapter for Freetta {
 
     fn load(&mut self, state: &State) -> Result<()> {
         let get = |name: &str, like: &Vec<f64>| state.get_n::<f64>(name, like.len()).map(<[f64]>::to_vec);
+        let pending = state.get::<f64>("pending")?;
+        if !pending.len().is_multiple_of(self.head.dim()) || pending.len() >= CHUNK * self.head.dim() {
+            return Err(Error::state(format!("pending: expected less than {CHUNK} whole rows")));
+        }
         *self = Self {
             seen: state.scalar("seen")?,
             weight: state.scalar("weight")?,
             counts: get("counts", &self.counts)?,
             sums: get("sums", &self.sums)?,
-            second: get("second", &self.second)?,
+            second: get("moments", &self.second)?,
+            pending: pending.to_vec(),
             slopes: get("slopes", &self.slopes)?,
             offsets: get("offsets", &self.offsets)?,
             config: self.config.clone(),
@@ -264,7 +298,7 @@ impl Adapter for Freetta {
             math::movement(&self.means(), self.head.prototypes(), self.head.dim());
         let mut prior: Vec<f64> = self.counts.iter().map(|n| n + self.config.text_count).collect();
         math::to_shares(&mut prior);
-        let values = 2 * (self.sums.len() + self.counts.len()) + self.second.len();
+        let values = 2 * (self.sums.len() + self.counts.len()) + self.second.len() + self.pending.len();
         Vitals {
             prior_kl: math::kl_from_uniform(&prior),
             movement_max,

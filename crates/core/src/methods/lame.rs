@@ -96,17 +96,21 @@ impl Lame {
         let log_p: Vec<f64> = y.iter().map(|p| (p + EPSILON).ln()).collect();
         let mut energy = f64::INFINITY;
         for iteration in 0..self.config.iterations {
-            let mut pairwise = vec![0.0; y.len()];
-            for (pull, nearest) in pairwise.chunks_mut(classes).zip(&neighbours) {
-                for &(j, _) in nearest {
-                    let other = &y[j * classes..][..classes];
-                    pull.iter_mut().zip(other).for_each(|(s, v)| *s += self.config.weight * v);
-                }
-            }
-            y = log_p.iter().zip(&pairwise).map(|(l, s)| l + s).collect();
-            y.chunks_mut(classes).for_each(math::softmax);
-            let terms = y.iter().zip(&log_p).zip(&pairwise);
-            let now: f64 = terms.map(|((y, l), s)| y * (-l - s + y.max(1e-20).ln())).sum();
+            let mut next = log_p.clone();
+            kernels::vectorised(
+                #[inline(always)]
+                || {
+                    for (logits, nearest) in next.chunks_mut(classes).zip(&neighbours) {
+                        for &(j, _) in nearest {
+                            let other = &y[j * classes..][..classes];
+                            logits.iter_mut().zip(other).for_each(|(l, v)| *l += self.config.weight * v);
+                        }
+                    }
+                },
+            );
+            // Σ y (log y − log p − pull): every logarithm is its logit less the row's log-sum.
+            let now = -next.chunks_mut(classes).map(math::softmax).sum::<f64>();
+            y = next;
             if iteration > 1 && (now - energy).abs() <= 1e-8 * energy.abs() {
                 break;
             }

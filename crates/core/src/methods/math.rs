@@ -1,6 +1,8 @@
-//! f64 arithmetic that several methods share. Sums run in fixed lanes, so the vector width does not matter.
+//! f64 arithmetic that several methods share.
 
-use crate::kernels::vectorised;
+use pulp::{Arch, Simd, WithSimd};
+
+use crate::kernels::{ln, vectorised};
 
 /// Number of partial sums.
 const LANES: usize = 8;
@@ -66,8 +68,8 @@ pub(crate) fn widen(row: &[f32]) -> Vec<f64> {
     row.iter().map(|&v| v as f64).collect()
 }
 
-/// softmax in place. An element-wise pass in fixed lanes, as everywhere.
-pub(crate) fn softmax(row: &mut [f64]) {
+/// softmax in place; returns log Σ exp. An element-wise pass in fixed lanes, as everywhere.
+pub(crate) fn softmax(row: &mut [f64]) -> f64 {
     let best = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     vectorised(
         #[inline(always)]
@@ -84,10 +86,12 @@ pub(crate) fn softmax(row: &mut [f64]) {
                 *v = exp(*v - best);
                 lanes[i] += *v;
             }
-            let scale = 1.0 / lanes.iter().sum::<f64>();
+            let sum = lanes.iter().sum::<f64>();
+            let scale = 1.0 / sum;
             row.iter_mut().for_each(|v| *v *= scale);
+            best + sum.ln()
         },
-    );
+    )
 }
 
 /// eˣ for x ≤ 0, to a few units in the last place; below -700 it gives 0.
@@ -125,74 +129,88 @@ fn exp(x: f64) -> f64 {
     if x < -700.0 { 0.0 } else { p * power }
 }
 
-/// Rows that a pass over a matrix works on at once: their sums do not wait for each other.
-const TOGETHER: usize = 4;
-
-/// ⟨row, z⟩ for every row of a matrix.
+/// scale · ⟨row, z⟩ for every row of a matrix.
 pub(crate) fn dots(rows: &[f64], z: &[f32], scale: f64) -> Vec<f64> {
-    let mut out = Vec::with_capacity(rows.len() / z.len());
-    vectorised(
+    /// Rows whose sums run beside each other: they do not wait for one another.
+    const TOGETHER: usize = 8;
+    struct Dots<'a>(&'a [f64], &'a [f64], f64);
+    impl WithSimd for Dots<'_> {
+        type Output = Vec<f64>;
+
         #[inline(always)]
-        || {
-            let mut four = rows.chunks_exact(TOGETHER * z.len());
-            for rows in four.by_ref() {
-                let row = |r: usize| &rows[r * z.len()..][..z.len()];
-                let heads: [_; TOGETHER] = std::array::from_fn(|r| row(r).as_chunks::<LANES>());
-                let mut lanes = [[0.0f64; LANES]; TOGETHER];
-                let (chunks, tail) = z.as_chunks::<LANES>();
-                for (k, chunk) in chunks.iter().enumerate() {
-                    for (lanes, head) in lanes.iter_mut().zip(&heads) {
-                        for i in 0..LANES {
-                            lanes[i] += head.0[k][i] * chunk[i] as f64;
-                        }
+        fn with_simd<S: Simd>(self, simd: S) -> Vec<f64> {
+            let Dots(rows, z, scale) = self;
+            let mut out = Vec::with_capacity(rows.len() / z.len() + TOGETHER);
+            let (z_head, z_tail) = S::as_simd_f64s(z);
+            for rows in rows.chunks(TOGETHER * z.len()) {
+                // An edge repeats its last row.
+                let last = rows.len() / z.len() - 1;
+                let parts: [_; TOGETHER] =
+                    std::array::from_fn(|r| S::as_simd_f64s(&rows[r.min(last) * z.len()..][..z.len()]));
+                let heads = parts.map(|part| &part.0[..z_head.len()]);
+                let mut sums = [simd.splat_f64s(0.0); TOGETHER];
+                for (k, &z) in z_head.iter().enumerate() {
+                    for r in 0..TOGETHER {
+                        sums[r] = simd.mul_add_e_f64s(heads[r][k], z, sums[r]);
                     }
                 }
-                for (lanes, head) in lanes.iter_mut().zip(&heads) {
-                    for (i, (a, &z)) in head.1.iter().zip(tail).enumerate() {
-                        lanes[i] += a * z as f64;
+                if !z_tail.is_empty() {
+                    let z = simd.partial_load_f64s(z_tail);
+                    for r in 0..TOGETHER {
+                        sums[r] = simd.mul_add_e_f64s(simd.partial_load_f64s(parts[r].1), z, sums[r]);
                     }
                 }
-                out.extend(lanes.map(|lanes| scale * lanes.iter().sum::<f64>()));
+                out.extend(sums[..last + 1].iter().map(|&sum| scale * simd.reduce_sum_f64s(sum)));
             }
-            out.extend(four.remainder().chunks(z.len()).map(|row| scale * dot_lanes(row, z)));
-        },
-    );
-    out
+            out
+        }
+    }
+    Arch::new().dispatch(Dots(rows, &widen(z), scale))
 }
 
 /// `row += weights[row] · z` for every row of a matrix, each row then scaled to unit length.
 pub(crate) fn step_rows(rows: &mut [f64], weights: &[f64], z: &[f32]) {
-    let dim = z.len();
-    vectorised(
+    struct Step<'a>(&'a mut [f64], &'a [f64], &'a [f64]);
+    impl WithSimd for Step<'_> {
+        type Output = ();
+
         #[inline(always)]
-        || {
-            for (rows, weights) in rows.chunks_mut(TOGETHER * dim).zip(weights.chunks(TOGETHER)) {
-                let mut lanes = [[0.0f64; LANES]; TOGETHER];
-                let (chunks, tail) = z.as_chunks::<LANES>();
-                for (k, chunk) in chunks.iter().enumerate() {
-                    for (r, (lanes, &weight)) in lanes.iter_mut().zip(weights).enumerate() {
-                        let place = &mut rows[r * dim + k * LANES..][..LANES];
-                        for i in 0..LANES {
-                            place[i] += weight * chunk[i] as f64;
-                            lanes[i] += place[i] * place[i];
-                        }
+        fn with_simd<S: Simd>(self, simd: S) {
+            let Step(rows, weights, z) = self;
+            let (z_head, z_tail) = S::as_simd_f64s(z);
+            let (z4, z1) = z_head.as_chunks::<4>();
+            for (row, &weight) in rows.chunks_exact_mut(z.len()).zip(weights) {
+                let weight = simd.splat_f64s(weight);
+                let (head, tail) = S::as_mut_simd_f64s(row);
+                let (row4, row1) = head.as_chunks_mut::<4>();
+                let mut sums = [simd.splat_f64s(0.0); 4];
+                for (row, z) in row4.iter_mut().zip(z4) {
+                    for i in 0..4 {
+                        row[i] = simd.mul_add_e_f64s(weight, z[i], row[i]);
+                        sums[i] = simd.mul_add_e_f64s(row[i], row[i], sums[i]);
                     }
                 }
-                for (r, (lanes, &weight)) in lanes.iter_mut().zip(weights).enumerate() {
-                    let place = &mut rows[r * dim + chunks.len() * LANES..][..tail.len()];
-                    for (i, (v, &z)) in place.iter_mut().zip(tail).enumerate() {
-                        *v += weight * z as f64;
-                        lanes[i] += *v * *v;
-                    }
+                for (v, &z) in row1.iter_mut().zip(z1) {
+                    *v = simd.mul_add_e_f64s(weight, z, *v);
+                    sums[0] = simd.mul_add_e_f64s(*v, *v, sums[0]);
                 }
-                for (row, lanes) in rows.chunks_mut(dim).zip(lanes) {
-                    let square: f64 = lanes.iter().sum();
-                    let scale = if square > 0.0 { 1.0 / square.sqrt() } else { 1.0 };
-                    row.iter_mut().for_each(|v| *v *= scale);
+                if !tail.is_empty() {
+                    let v = simd.mul_add_e_f64s(
+                        weight,
+                        simd.partial_load_f64s(z_tail),
+                        simd.partial_load_f64s(tail),
+                    );
+                    sums[1] = simd.mul_add_e_f64s(v, v, sums[1]);
+                    simd.partial_store_f64s(tail, v);
                 }
+                let pairs = [simd.add_f64s(sums[0], sums[1]), simd.add_f64s(sums[2], sums[3])];
+                let square = simd.reduce_sum_f64s(simd.add_f64s(pairs[0], pairs[1]));
+                let scale = if square > 0.0 { 1.0 / square.sqrt() } else { 1.0 };
+                row.iter_mut().for_each(|v| *v *= scale);
             }
-        },
-    );
+        }
+    }
+    Arch::new().dispatch(Step(rows, weights, &widen(z)))
 }
 
 /// Scales to sum 1.
@@ -214,9 +232,14 @@ pub(crate) fn argmax(row: &[f64]) -> usize {
 
 /// Probabilities as logits.
 pub(crate) fn logits_of(probs: &[f64], out: &mut [f32]) {
-    for (out, p) in out.iter_mut().zip(probs) {
-        *out = p.max(TINY).ln() as f32;
-    }
+    vectorised(
+        #[inline(always)]
+        || {
+            for (out, p) in out.iter_mut().zip(probs) {
+                *out = ln(p.max(TINY) as f32);
+            }
+        },
+    );
 }
 
 /// Largest and mean distance of f64 rows from their f32 anchors.
@@ -228,9 +251,20 @@ pub(crate) fn movement(rows: &[f64], anchors: &[f32], dim: usize) -> (f64, f64) 
 
 /// Distance of each f64 row from its f32 anchor.
 pub(crate) fn distances(rows: &[f64], anchors: &[f32], dim: usize) -> Vec<f64> {
-    let squared =
-        |(r, a): (&[f64], &[f32])| r.iter().zip(a).map(|(r, &a)| (r - a as f64).powi(2)).sum::<f64>();
-    rows.chunks(dim).zip(anchors.chunks(dim)).map(squared).map(f64::sqrt).collect()
+    let squared = |(r, a): (&[f64], &[f32])| {
+        let mut lanes = [0.0f64; LANES];
+        for (r, a) in r.chunks(LANES).zip(a.chunks(LANES)) {
+            for (lane, (r, &a)) in lanes.iter_mut().zip(r.iter().zip(a)) {
+                let apart = r - a as f64;
+                *lane += apart * apart;
+            }
+        }
+        lanes.iter().sum::<f64>()
+    };
+    vectorised(
+        #[inline(always)]
+        || rows.chunks(dim).zip(anchors.chunks(dim)).map(squared).map(f64::sqrt).collect(),
+    )
 }
 
 /// KL(prior‖uniform), in nats.

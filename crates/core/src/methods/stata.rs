@@ -240,7 +240,9 @@ impl Stata {
                 }
             }
         }
-        next.chunks_mut(classes).for_each(math::softmax);
+        next.chunks_mut(classes).for_each(|row| {
+            math::softmax(row);
+        });
         next
     }
 

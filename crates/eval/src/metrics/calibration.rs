@@ -137,8 +137,8 @@ pub struct ClassEce {
     n_bins: usize,
     classes: usize,
     samples: u64,
-    /// Per class and bin above the lowest: samples, sum of probabilities, samples of the class.
-    upper: Vec<(u32, f64, u32)>,
+    /// Per class and bin above the lowest: sum of probabilities, less the samples of the class.
+    upper: Vec<f64>,
     /// Per class: sum of all probabilities. The lowest bin is what the others leave.
     probs: Vec<f64>,
     /// Per class: its samples.
@@ -154,7 +154,7 @@ impl ClassEce {
             n_bins: bins,
             classes,
             samples: 0,
-            upper: vec![(0, 0.0, 0); classes * (bins - 1)],
+            upper: vec![0.0; classes * (bins - 1)],
             probs: vec![0.0; classes],
             occurred: vec![0; classes],
             most: vec![0.0; classes.div_ceil(CHUNK)],
@@ -203,10 +203,7 @@ impl ClassEce {
             for (c, p) in chunk.iter().enumerate().map(|(i, &p)| (start + i, p as f64)) {
                 if p >= first_edge {
                     let bin = bin_of(p, self.n_bins, Edges::Left).unwrap_or(0).max(1) - 1;
-                    let cell = &mut self.upper[c * (self.n_bins - 1) + bin];
-                    cell.0 += 1;
-                    cell.1 += p;
-                    cell.2 += u32::from(c == class);
+                    self.upper[c * (self.n_bins - 1) + bin] += p - f64::from(u8::from(c == class));
                 }
             }
         }
@@ -219,14 +216,9 @@ impl ClassEce {
         }
         let mut sum = 0.0;
         let totals = self.probs.iter().zip(&self.occurred);
-        for (cells, (&prob, &occurred)) in self.upper.chunks(self.n_bins - 1).zip(totals) {
-            let (mut rest_prob, mut rest_occurred) = (prob, occurred as f64);
-            for &(_, prob, occurred) in cells {
-                sum += (prob - occurred as f64).abs();
-                rest_prob -= prob;
-                rest_occurred -= occurred as f64;
-            }
-            sum += (rest_prob - rest_occurred).abs();
+        for (gaps, (&prob, &occurred)) in self.upper.chunks(self.n_bins - 1).zip(totals) {
+            let lowest = prob - f64::from(occurred) - gaps.iter().sum::<f64>();
+            sum += lowest.abs() + gaps.iter().map(|gap| gap.abs()).sum::<f64>();
         }
         sum / self.samples as f64 / self.classes as f64
     }

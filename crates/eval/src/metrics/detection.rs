@@ -24,7 +24,7 @@ impl Detection {
     }
 
     /// The same over ranked scores, each of which counts several times, or never.
-    pub(super) fn of_ranked(ranked: &[(f32, bool)], times: &[u32]) -> Self {
+    pub(super) fn of_ranked(ranked: &[(f32, bool)], times: &[u16]) -> Self {
         let count = |known: bool| {
             ranked.iter().zip(times).filter(|(r, _)| r.1 == known).map(|(_, &t)| t as f64).sum::<f64>()
         };

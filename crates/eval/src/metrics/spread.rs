@@ -57,11 +57,14 @@ pub fn bootstrap(adapted: &[Scored], zero_shot: &[Scored], seed: u64) -> Interva
     let [left, right] = [Edges::Left, Edges::Right].map(|edges| bin_starts(&confidence, ECE_BINS, edges));
     let classes = adapted.iter().map(|s| s.class as usize + 1).max().unwrap_or(0);
     let mut per_class = vec![(0u32, 0u32); classes];
-    let redrawn = redraw(&[(0..n).collect()], n, seed, |times| {
+    let shares: Vec<f64> = (1..=n).map(|seen| 1.0 / seen as f64).collect();
+    let draw = |random: &mut Random, times: &mut [u16]| (0..n).for_each(|_| times[random.below(n)] += 1);
+    let redrawn = redraw(n, seed, draw, |times| {
         let (mut hits, mut top5, mut nll, mut brier) = (0u32, 0u32, 0.0f64, 0.0f64);
         let (mut helpful, mut harmful) = (0u32, 0u32);
         per_class.fill((0, 0));
         for ((s, zero_shot_right), &times) in sorted.iter().zip(times) {
+            let times = u32::from(times);
             let hit = u32::from(s.right) * times;
             hits += hit;
             top5 += u32::from(s.top5) * times;
@@ -85,7 +88,7 @@ pub fn bootstrap(adapted: &[Scored], zero_shot: &[Scored], seed: u64) -> Interva
             mce,
             nll / n as f64,
             brier / n as f64,
-            aurc_of(&sorted, times),
+            aurc_of(&sorted, times, &shares),
             share(helpful) - share(harmful),
             share(helpful),
             share(harmful),
@@ -115,14 +118,14 @@ pub fn bootstrap(adapted: &[Scored], zero_shot: &[Scored], seed: u64) -> Interva
 /// and Σ (right − p).
 struct Sums<'a> {
     sorted: &'a [(Scored, bool)],
-    times: &'a [u32],
+    times: &'a [u16],
     before: Vec<(u32, f64)>,
 }
 
 const STRIDE: usize = 64;
 
 impl<'a> Sums<'a> {
-    fn of(sorted: &'a [(Scored, bool)], times: &'a [u32]) -> Self {
+    fn of(sorted: &'a [(Scored, bool)], times: &'a [u16]) -> Self {
         let mut sums = Self { sorted, times, before: vec![(0, 0.0)] };
         for start in (0..sorted.len()).step_by(STRIDE) {
             sums.before.push(sums.at(sorted.len().min(start + STRIDE)));
@@ -136,7 +139,7 @@ impl<'a> Sums<'a> {
         let rest = block * STRIDE..place;
         let (mut n, mut gap) = self.before[block];
         for ((s, _), &times) in self.sorted[rest.clone()].iter().zip(&self.times[rest]) {
-            n += times;
+            n += u32::from(times);
             gap += (f64::from(u8::from(s.right)) - s.confidence as f64) * times as f64;
         }
         (n, gap)
@@ -184,30 +187,29 @@ impl<'a> Sums<'a> {
 }
 
 /// [`super::aurc`] of answers in ascending order of their probabilities, each of which counts several times.
-fn aurc_of(sorted: &[(Scored, bool)], times: &[u32]) -> f64 {
-    let (mut sum, mut wrong, mut seen) = (0.0f64, 0.0f64, 0.0f64);
+/// `shares` are 1, 1/2, 1/3, … as far as the answers go.
+fn aurc_of(sorted: &[(Scored, bool)], times: &[u16], shares: &[f64]) -> f64 {
+    let (mut sum, mut wrong) = (0.0f64, 0.0f64);
+    let mut shares = shares.iter();
+    let mut seen = 0.0;
     let mut end = sorted.len();
     for group in sorted.chunk_by(|a, b| a.0.confidence == b.0.confidence).rev() {
         let own = &times[end - group.len()..end];
         end -= group.len();
-        let copies: u32 = own.iter().sum();
-        if group.len() == 1 {
-            // No tie: the copies are all right or all wrong.
-            let one = f64::from(u8::from(!group[0].0.right));
-            for _ in 0..copies {
-                wrong += one;
-                seen += 1.0;
-                sum += wrong / seen;
+        let copies: u32 = own.iter().map(|&t| u32::from(t)).sum();
+        // Of a tie, every copy is wrong by the tie's share.
+        let one = match group {
+            [(s, _)] => f64::from(u8::from(!s.right)),
+            _ => {
+                let wrongs = group.iter().zip(own).map(|((s, _), &t)| u32::from(!s.right) * u32::from(t));
+                wrongs.sum::<u32>() as f64 / copies.max(1) as f64
             }
-            continue;
+        };
+        for share in shares.by_ref().take(copies as usize) {
+            wrong += one;
+            sum += wrong * share;
         }
-        let wrongs: u32 = group.iter().zip(own).map(|(s, &t)| u32::from(!s.0.right) * t).sum();
-        let share = wrongs as f64 / copies.max(1) as f64;
-        for _ in 0..copies {
-            wrong += share;
-            seen += 1.0;
-            sum += wrong / seen;
-        }
+        seen += f64::from(copies);
     }
     sum / seen.max(1.0)
 }
@@ -226,7 +228,13 @@ impl DetectionIntervals {
     pub fn of(known: &[f32], strangers: &[f32], seed: u64) -> Self {
         let all = ranked(known, strangers);
         let places = |own: bool| (0..all.len()).filter(|&i| all[i].1 == own).collect::<Vec<_>>();
-        let [auroc, aupr, fpr95] = redraw(&[places(true), places(false)], all.len(), seed, |times| {
+        let sides = [places(true), places(false)];
+        let draw = |random: &mut Random, times: &mut [u16]| {
+            for side in &sides {
+                side.iter().for_each(|_| times[side[random.below(side.len())]] += 1);
+            }
+        };
+        let [auroc, aupr, fpr95] = redraw(all.len(), seed, draw, |times| {
             let d = Detection::of_ranked(&all, times);
             [d.auroc, d.aupr, d.fpr95]
         });
@@ -234,24 +242,19 @@ impl DetectionIntervals {
     }
 }
 
-/// Intervals of values of redrawn samples. `groups` are the places that are drawn among themselves; `values` is
-/// told how often each of the `n` places was drawn.
+/// Intervals of values of redrawn samples: `draw` counts how often each of `n` places is drawn, `values` is told.
 fn redraw<const K: usize>(
-    groups: &[Vec<usize>],
     n: usize,
     seed: u64,
-    mut values: impl FnMut(&[u32]) -> [f64; K],
+    draw: impl Fn(&mut Random, &mut [u16]),
+    mut values: impl FnMut(&[u16]) -> [f64; K],
 ) -> [Interval; K] {
     let mut random = Random::new(seed);
-    let mut times = vec![0u32; n];
+    let mut times = vec![0u16; n];
     let mut redrawn: [Vec<f64>; K] = std::array::from_fn(|_| Vec::with_capacity(REDRAWS));
     for _ in 0..(REDRAWN_SAMPLES / n.max(1)).clamp(LEAST_REDRAWS, REDRAWS) {
         times.fill(0);
-        for group in groups {
-            for _ in 0..group.len() {
-                times[group[random.below(group.len())]] += 1;
-            }
-        }
+        draw(&mut random, &mut times);
         redrawn.iter_mut().zip(values(&times)).for_each(|(all, value)| all.push(value));
     }
     redrawn.map(|mut values| {
@@ -330,7 +333,7 @@ mod tests {
             .collect();
         let mut sorted: Vec<(Scored, bool)> = scored.iter().map(|s| (*s, true)).collect();
         sorted.sort_by(|a, b| a.0.confidence.total_cmp(&b.0.confidence));
-        let times: Vec<u32> = (0..200).map(|_| random.below(4) as u32).collect();
+        let times: Vec<u16> = (0..200).map(|_| random.below(4) as u16).collect();
         let drawn: Vec<(f64, bool)> = (sorted.iter().zip(&times))
             .flat_map(|(s, &t)| std::iter::repeat_n((s.0.confidence as f64, s.0.right), t as usize))
             .collect();
@@ -343,7 +346,8 @@ mod tests {
             assert!((value - ece.value()).abs() < 1e-12 && (most - ece.max()).abs() < 1e-12);
         }
         assert!((sums.adaptive(ECE_BINS) - adaptive_ece(&drawn, ECE_BINS)).abs() < 1e-12);
-        assert!((aurc_of(&sorted, &times) - aurc(&drawn)).abs() < 1e-12);
+        let shares: Vec<f64> = (1..=drawn.len()).map(|seen| 1.0 / seen as f64).collect();
+        assert!((aurc_of(&sorted, &times, &shares) - aurc(&drawn)).abs() < 1e-12);
     }
 
     #[test]
