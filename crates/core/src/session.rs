@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::adapter::{Adapter, Batch, ClassDrift, Prediction, Rows, ScoresRef, ViewsRef};
+use crate::adapter::{Adapter, Answer, Batch, ClassDrift, Prediction, Rows, ScoresRef, ViewsRef};
 use crate::guard::{Guard, Seen, Standing, Verdict};
 use crate::scores::{Summary, softmax, top_k, weigh};
 use crate::state::{STATE_VERSION, first_difference};
@@ -237,7 +237,10 @@ impl Session {
     pub fn step_with(&mut self, input: &Input<'_>) -> Result<Step> {
         self.check(input)?;
         let joint = self.adapter.card().rows == Rows::Joint;
-        let mut step = self.empty_step();
+        let classes = self.head.n_classes();
+        let mut rows = Vec::with_capacity(input.features.rows());
+        let mut zero_shot = Scores::zeros(0, classes);
+        let mut kept = Prediction { scores: Scores::zeros(0, classes), ..Default::default() };
         self.for_each_block(
             input,
             joint,
@@ -255,49 +258,45 @@ impl Session {
                     let cut = if joint { batch.rows() } else { batch.rows().min(done + to_check) };
                     let part = batch.slice(done..cut);
                     let prediction = session.advance(&part)?;
-                    session.finish(&part, &prediction, &unknown[done..cut], &mut step.rows);
+                    session.finish(&part, &prediction, &unknown[done..cut], &mut rows);
                     if input.keep_scores {
-                        step.prediction.append(prediction);
+                        kept.append(prediction);
                     }
                     done = cut;
                 }
                 Ok(())
             },
-            &mut step.zero_shot,
+            &mut zero_shot,
         )?;
-        step.health = self.health();
-        Ok(step)
+        Ok(Step { rows, zero_shot, prediction: kept, health: self.health() })
     }
 
     /// The answers now, without learning from the rows. Changes nothing.
     pub fn predict(&self, features: &Features<'_>) -> Result<Step> {
         let input = Input::new(features);
         self.check(&input)?;
-        let mut step = self.empty_step();
         let zero_shot = self.head.zero_shot(features)?;
         let mut weights = Scores::default();
         let frozen = weigh_rows((&zero_shot).into(), &mut weights);
         let batch = self.batch(&input, (&zero_shot).into(), &frozen, &weights, None);
-        step.prediction = match self.guard.standing() {
+        let prediction = match self.guard.standing() {
             Standing::ZeroShot => frozen_prediction(&batch),
             _ => self.adapter.predict(&batch)?,
         };
-        for (i, answer) in step.prediction.answers.iter().enumerate() {
+        let row = |(i, answer): (usize, &Answer)| {
             let unknown = self.unknown.is_unknown(&frozen[i]);
-            let zero_shot = ZeroShotAnswer { label: frozen[i].label, prob: frozen[i].prob };
-            step.rows.push(Row {
+            Row {
                 id: self.next_id + i as u64,
                 label: answer.label,
                 prob: answer.prob,
                 prob_pred: answer.prob_pred,
-                zero_shot,
+                zero_shot: ZeroShotAnswer { label: frozen[i].label, prob: frozen[i].prob },
                 admitted: answer.admitted && self.learning && !unknown,
                 unknown,
-            });
-        }
-        step.zero_shot = zero_shot;
-        step.health = self.health();
-        Ok(step)
+            }
+        };
+        let rows = prediction.answers.iter().enumerate().map(row).collect();
+        Ok(Step { rows, zero_shot, prediction, health: self.health() })
     }
 
     /// Lets rows teach; their answers are not kept.
@@ -619,16 +618,6 @@ impl Session {
                 zero_shot: &v.zero_shot,
                 offsets: &v.offsets,
             }),
-        }
-    }
-
-    fn empty_step(&self) -> Step {
-        let classes = self.head.n_classes();
-        Step {
-            rows: Vec::new(),
-            zero_shot: Scores::zeros(0, classes),
-            prediction: Prediction { scores: Scores::zeros(0, classes), ..Default::default() },
-            health: self.health(),
         }
     }
 }
