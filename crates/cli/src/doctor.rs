@@ -1,5 +1,6 @@
 //! `ultta doctor`: checks a model, a head, a dataset, a features file, and says what to do.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -61,31 +62,32 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         return usage("what shall be checked? give --check-model, --head, --features, --dataset or pictures");
     }
     let mut worst = Verdict::Fine;
-    let mut show = |title: &str, findings: &[Finding]| {
-        println!("{title}");
+    let mut show = |title: &str, findings: &[Finding]| -> std::io::Result<()> {
+        writeln!(std::io::stdout(), "{title}")?;
         for finding in findings {
             let mark = match finding.verdict {
                 Verdict::Fine => "ok   ",
                 Verdict::Doubtful => "hm   ",
                 Verdict::Wrong => "WRONG",
             };
-            println!("  {mark} {}", finding.what);
+            writeln!(std::io::stdout(), "  {mark} {}", finding.what)?;
             if !finding.advice.is_empty() {
-                println!("        → {}", finding.advice);
+                writeln!(std::io::stdout(), "        → {}", finding.advice)?;
             }
             worst = worst.max(finding.verdict);
         }
+        Ok(())
     };
     if args.check_model {
         let encoder = args.encoder.open(false)?;
-        show(&format!("model {}", encoder.name()), &doctor::model(&*encoder)?);
+        show(&format!("model {}", encoder.name()), &doctor::model(&*encoder)?)?;
     }
     let head = args.head.as_deref().map(read_head).transpose()?;
     if let (Some(head), Some(path)) = (&head, &args.head) {
-        show(&format!("head {}", path.display()), &doctor::head(head));
+        show(&format!("head {}", path.display()), &doctor::head(head))?;
     }
     if let Some(path) = &args.features {
-        show(&format!("features {}", path.display()), &features(path, head.as_ref())?);
+        show(&format!("features {}", path.display()), &features(path, head.as_ref())?)?;
     }
     if let (Some(name), Some(root)) = (&args.dataset, &args.root) {
         let found = Dataset::named(name)?.open(root)?;
@@ -110,14 +112,14 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         }));
         let items: Vec<_> = found.packs.iter().flat_map(|p| p.items.clone()).collect();
         findings.extend(unreadable(&items, &args)?);
-        show(&format!("dataset {name}"), &findings);
+        show(&format!("dataset {name}"), &findings)?;
     }
     if !args.paths.is_empty() {
         let items = source::collect(&args.paths)?;
         if items.is_empty() {
             return usage(format!("no pictures in {}", args.paths.join(", ")));
         }
-        show("pictures", &unreadable(&items, &args)?);
+        show("pictures", &unreadable(&items, &args)?)?;
     }
     Ok(if worst == Verdict::Wrong { ExitCode::from(BAD_INPUT) } else { ExitCode::SUCCESS })
 }

@@ -1,6 +1,7 @@
 //! `ultta encode`: pictures to features files.
 
 use std::collections::BTreeSet;
+use std::io::Write as _;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -170,7 +171,12 @@ fn keep(out: &Path, head_file: &Path, encoder: &dyn Encoder, head: &Head) -> any
     if !same {
         head.save(head_file)?;
     }
-    println!("{}: is there already{}", out.display(), if same { "" } else { "; its head was renewed" });
+    writeln!(
+        std::io::stdout(),
+        "{}: is there already{}",
+        out.display(),
+        if same { "" } else { "; its head was renewed" }
+    )?;
     Ok(())
 }
 
@@ -242,7 +248,7 @@ impl Run<'_> {
         }
         let written = store.finish(self.args.shard_rows as usize)?;
         if !self.args.quiet {
-            report(&written, items.len(), items.len() - done, begun.elapsed().as_secs_f64());
+            report(&written, items.len(), items.len() - done, begun.elapsed().as_secs_f64())?;
         }
         if written.rows == 0 {
             return usage("none of the pictures could be read");
@@ -251,18 +257,20 @@ impl Run<'_> {
     }
 }
 
-fn report(written: &Written, all: usize, encoded: usize, seconds: f64) {
+fn report(written: &Written, all: usize, encoded: usize, seconds: f64) -> anyhow::Result<()> {
     let files: Vec<String> = written.files.iter().map(|f| f.display().to_string()).collect();
-    println!(
+    writeln!(
+        std::io::stdout(),
         "{}: {} rows of {all} pictures, {:.1} pictures/s",
         files.join(", "),
         written.rows,
         encoded as f64 / seconds.max(1e-9)
-    );
+    )?;
     if !written.unreadable.is_empty() {
         let n = written.unreadable.len();
         eprintln!(
             "warning: {n} of {all} pictures could not be read; the table beside the features lists them"
         );
     }
+    Ok(())
 }

@@ -1,6 +1,7 @@
 //! `ultta eval`: methods × packs × protocols × seeds, each run in its own folder.
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
@@ -115,6 +116,9 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     for reason in &skipped {
         eprintln!("warning: skipped: {reason}");
     }
+    if jobs.is_empty() && !skipped.is_empty() {
+        return usage("nothing is left to run");
+    }
     let bars = Bars::new(Some(jobs.len()), args.json);
     let outcome = plan.run(&bars)?;
     bars.clear();
@@ -124,9 +128,9 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     if args.json {
         let summary = cells(&outcome.runs);
         let document = Document { runs: &outcome.runs, summary, skipped: &outcome.skipped };
-        println!("{}", serde_json::to_string(&document)?);
+        writeln!(std::io::stdout(), "{}", serde_json::to_string(&document)?)?;
     } else {
-        print!("{}", report::markdown(&outcome.runs));
+        write!(std::io::stdout(), "{}", report::markdown(&outcome.runs))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,5 +1,6 @@
 //! `ultta head`: class names to a head file.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -41,14 +42,15 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     let head = args.head.build(&*encoder, &args.encoder.options(), args.quiet)?;
     head.save(output::target(&args.out))?;
     if !args.quiet {
-        println!(
+        writeln!(
+            std::io::stdout(),
             "{}: {} classes, dimension {}, logit scale {:.2}, {} templates",
             args.out.display(),
             head.n_classes(),
             head.dim(),
             head.logit_scale(),
             head.metadata().get("templates").map_or("its own", String::as_str)
-        );
+        )?;
     }
     Ok(ExitCode::SUCCESS)
 }

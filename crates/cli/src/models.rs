@@ -1,5 +1,6 @@
 //! `ultta models`: the models that are known by name.
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use ultta_encode::hub::Hub;
@@ -26,16 +27,23 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
                 })
             })
             .collect();
-        println!("{}", serde_json::to_string(&models)?);
+        writeln!(std::io::stdout(), "{}", serde_json::to_string(&models)?)?;
         return Ok(ExitCode::SUCCESS);
     }
-    println!(
+    writeln!(
+        std::io::stdout(),
         "{:<20}{:<44}{:>6}{:>6}{:>9}{:>10}  cached",
-        "name", "on the hub", "input", "dim", "params", "float32"
-    );
+        "name",
+        "on the hub",
+        "input",
+        "dim",
+        "params",
+        "float32"
+    )?;
     for model in KNOWN {
         let cached = if hub.cached(model.hub).is_some() { "yes" } else { "no" };
-        println!(
+        writeln!(
+            std::io::stdout(),
             "{:<20}{:<44}{:>6}{:>6}{:>7} M{:>7} MB  {cached}{}",
             model.name,
             model.hub,
@@ -44,11 +52,12 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
             model.parameters,
             model.parameters * 4,
             if model.hub == DEFAULT { "  (default)" } else { "" }
-        );
+        )?;
     }
-    println!("\ncache: {}", hub.cache.display());
-    println!(
+    writeln!(std::io::stdout(), "\ncache: {}", hub.cache.display())?;
+    writeln!(
+        std::io::stdout(),
         "Any folder or hub model (owner/name) with CLIP or SigLIP weights of transformers or open_clip works, too."
-    );
+    )?;
     Ok(ExitCode::SUCCESS)
 }

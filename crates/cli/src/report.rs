@@ -47,7 +47,9 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     }
     match &args.md {
         Some(path) => write(path, &report::markdown(&runs))?,
-        None if args.html.is_none() && args.latex.is_none() => print!("{}", report::markdown(&runs)),
+        None if args.html.is_none() && args.latex.is_none() => {
+            write!(std::io::stdout(), "{}", report::markdown(&runs))?
+        }
         None => {}
     }
     Ok(ExitCode::SUCCESS)

@@ -1,5 +1,6 @@
 //! `ultta serve`: the HTTP service.
 
+use std::io::Write as _;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -8,7 +9,9 @@ use std::sync::Arc;
 use anyhow::Context;
 use serde::Deserialize;
 use ultta::{Config, Error, Head};
-use ultta_server::{Durability, PictureEncoder, PictureError, Server, ServerConfig, StreamSpec, Tokens};
+use ultta_server::{
+    Durability, PictureEncoder, PictureError, Server, ServerConfig, ServerError, StreamSpec, Tokens,
+};
 
 use crate::failure::usage;
 use crate::settings::Settings;
@@ -157,17 +160,13 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
-        let server = Server::start(config, encoder).await?;
-        // A damaged stream was reported; the others are served.
-        if let Some(spec) = spec
-            && !server.streams().is_damaged(&args.stream)
-            && let Err(reason) = server.streams().ensure(&args.stream, spec).await
-        {
-            server.stop().await;
-            return usage(reason);
-        }
+        let stream = spec.map(|spec| (args.stream.as_str(), spec));
+        let server = match Server::start_with(config, encoder, stream).await {
+            Err(ServerError::Stream(reason)) => return usage(reason),
+            started => started?,
+        };
         // For whoever started it with port 0.
-        println!("listening on {}", server.address());
+        writeln!(std::io::stdout(), "listening on {}", server.address())?;
         tokio::select! {
             done = tokio::signal::ctrl_c() => done?,
             done = terminated() => done?,

@@ -1,5 +1,6 @@
 //! `ultta suite paper`: the paper's tables, its figures and ours side by side.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -56,7 +57,7 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         let bars = Bars::new(None, false);
         let table = suite.table(name, &bars);
         bars.clear();
-        print!("{}", table?);
+        write!(std::io::stdout(), "{}", table?)?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -305,11 +305,14 @@ impl Session {
         Ok(step.rows.iter().map(|r| r.admitted).collect())
     }
 
-    /// A delayed label for an earlier sample. `false` if the method has no use for labels.
+    /// A delayed label for an earlier sample. `false` if the method has no use for labels, or learning is stopped.
     pub fn feedback(&mut self, id: u64, label: usize) -> Result<bool> {
         let classes = self.head.n_classes();
         if label >= classes {
             return Err(Error::Label { label, classes });
+        }
+        if !self.learning {
+            return Ok(false);
         }
         self.adapter.feedback(id, label)
     }
@@ -379,7 +382,7 @@ impl Session {
         }
     }
 
-    /// Stops or resumes learning; answers go on either way.
+    /// Stops or resumes learning, from samples and from labels; answers go on either way.
     pub fn set_learning(&mut self, learning: bool) {
         self.learning = learning;
     }

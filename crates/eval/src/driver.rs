@@ -663,7 +663,8 @@ impl Job<'_> {
         let dim = self.packs[0].pack.dim();
         for group in samples.chunk_by(same) {
             let rows: Vec<usize> = group.iter().map(|s| s.row as usize).collect();
-            let part = self.dataset(&group[0]).pack.select(&rows, false)?;
+            let pack = &self.dataset(&group[0]).pack;
+            let part = pack.select(&rows, false).map_err(|e| pack.named(e))?;
             if group.len() == samples.len() {
                 return Ok(part);
             }
@@ -867,7 +868,7 @@ impl<'a> Tally<'a> {
     /// Confidence on the in-distribution pack, as the session stands at the end of the stream.
     fn ask_in_distribution(&mut self, session: &Session, pack: &Pack) -> Result<()> {
         for start in (0..pack.rows()).step_by(BLOCK) {
-            let rows = pack.read(start..pack.rows().min(start + BLOCK), false)?;
+            let rows = pack.read(start..pack.rows().min(start + BLOCK), false).map_err(|e| pack.named(e))?;
             let step = session.predict(&rows)?;
             for (i, row) in step.rows.iter().enumerate() {
                 let logits = step.prediction.calibrated.as_ref().unwrap_or(&step.prediction.scores).row(i);

@@ -148,6 +148,14 @@ impl Pack {
         }
     }
 
+    /// What is wrong with a row, and in which file: of many packs one is meant.
+    pub fn named(&self, error: Error) -> Error {
+        match error {
+            Error::NotFinite { .. } | Error::NotUnit { .. } => bad(&self.path, error.to_string()),
+            other => other,
+        }
+    }
+
     /// Reads the rows with these indices, in this order.
     pub fn select(&self, rows: &[usize], normalize: bool) -> Result<Features<'static>> {
         if rows.is_empty() {

@@ -84,8 +84,14 @@ impl FromStr for Protocol {
             open: 0.0,
             cycle: None,
         };
+        let mut added = Vec::new();
         for part in parts {
+            let name = part.split(':').next();
+            if added.contains(&name) {
+                return Err(format!("{part}: added twice"));
+            }
             protocol.add(part)?;
+            added.push(name);
         }
         Ok(protocol)
     }
@@ -105,8 +111,8 @@ fn arrival(text: &str) -> Result<Arrival, String> {
         "zipf" => Arrival::Zipf(number(0, 1.0, 0.0, 10.0)?),
         "partial" => Arrival::Partial(number(0, 0.2, 1e-6, 1.0)?),
         "few" => Arrival::Few {
-            classes: number(0, 5.0, 1.0, 1e6)? as usize,
-            batch: number(1, 64.0, 1.0, 1e6)? as usize,
+            classes: whole(text, &fields, 0, Some(5.0), 1.0, 1e6)?,
+            batch: whole(text, &fields, 1, Some(64.0), 1.0, 1e6)?,
         },
         "continual" => Arrival::Continual,
         "gradual" => Arrival::Gradual,
@@ -148,6 +154,22 @@ fn number(
     }
 }
 
+/// The same for a whole number.
+fn whole(
+    text: &str,
+    fields: &[&str],
+    i: usize,
+    default: Option<f64>,
+    low: f64,
+    high: f64,
+) -> Result<usize, String> {
+    let value = number(text, fields, i, default, low, high)?;
+    match value.fract() == 0.0 {
+        true => Ok(value as usize),
+        false => Err(format!("{text}: expected a whole number, got {value}")),
+    }
+}
+
 impl Protocol {
     fn add(&mut self, text: &str) -> Result<(), String> {
         let mut fields = text.split(':');
@@ -157,9 +179,10 @@ impl Protocol {
             number(text, &fields, i, default, low, high)
         };
         match name {
-            "batch" => self.batch = Some(get(0, None, 1.0, 1e6)? as usize),
+            "batch" => self.batch = Some(whole(text, &fields, 0, None, 1.0, 1e6)?),
             "labels" => {
-                self.labels = Some((get(0, None, 0.0, 1.0)?, get(1, Some(100.0), 0.0, 1e9)? as usize))
+                let delay = whole(text, &fields, 1, Some(100.0), 0.0, 1e9)?;
+                self.labels = Some((get(0, None, 0.0, 1.0)?, delay));
             }
             "compute" => {
                 let cost = fields.get(1).map(|_| get(1, None, 0.0, 1e9)).transpose()?;
@@ -167,7 +190,7 @@ impl Protocol {
             }
             "weak" => self.weak = get(0, Some(0.5), 0.0, 100.0)?,
             "open" => self.open = get(0, Some(0.2), 0.0, 0.99)?,
-            "cycle" => self.cycle = Some(get(0, None, 1.0, 1e9)? as usize),
+            "cycle" => self.cycle = Some(whole(text, &fields, 0, None, 1.0, 1e9)?),
             _ => return Err(unknown("addition to a protocol", name, &ADDITIONS)),
         }
         Ok(())
@@ -447,6 +470,8 @@ mod tests {
         assert!(error("partial:x").contains("not a number"));
         assert!(error("iid:3").contains("at most 0"));
         assert!(error("iid+batch").contains("missing"));
+        assert!(error("iid+batch:2.5").contains("whole"));
+        assert!(error("iid+labels:0.1+labels:0.2").contains("twice"));
     }
 
     #[test]

@@ -363,7 +363,7 @@ impl Choice<'_> {
         self.config.is_none() && self.method.is_none() && self.preset.is_none() && self.settings.is_none()
     }
 
-    /// The configuration.
+    /// The configuration. One that names a file is refused: a server reads no file that a request names.
     pub fn resolve(&self) -> ultta::Result<ultta::Config> {
         let settings: Vec<(&str, String)> = self
             .settings
@@ -375,7 +375,18 @@ impl Choice<'_> {
             .collect();
         let settings: Vec<(&str, &str)> =
             settings.iter().map(|(key, value)| (*key, value.as_str())).collect();
-        ultta::Config::resolve(self.config, self.method, self.preset, &settings)
+        let config = ultta::Config::resolve(self.config, self.method, self.preset, &settings)?;
+        match &config.method {
+            ultta::methods::MethodConfig::TipAdapter(tip) if !tip.shots.is_empty() => {
+                Err(ultta::Error::Config {
+                    key: "method.tip_adapter.shots".into(),
+                    reason:
+                        "a server reads no file that a request names; start it with `ultta serve --config`"
+                            .into(),
+                })
+            }
+            _ => Ok(config),
+        }
     }
 }
 

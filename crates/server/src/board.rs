@@ -149,6 +149,7 @@ pub struct Board {
 struct Inner {
     status: Status,
     session: Arc<Session>,
+    session_generation: u64,
     /// Whether a newer session was asked for and is on its way.
     asked: bool,
     mix: VecDeque<u32>,
@@ -188,6 +189,8 @@ impl Growing {
 /// A published session.
 pub struct Published {
     pub session: Arc<Session>,
+    /// The generation it belongs to.
+    pub generation: u64,
     /// Whether a newer one should be asked for.
     pub stale: bool,
 }
@@ -204,6 +207,7 @@ impl Board {
     pub fn new(status: Status, session: Arc<Session>) -> Self {
         let counts = vec![0; session.head().n_classes()];
         let inner = Inner {
+            session_generation: status.generation,
             status,
             session,
             asked: false,
@@ -237,7 +241,7 @@ impl Board {
         let behind = session.next_id() != status.health.seen || session.learning() != status.learning;
         let stale = behind && !inner.asked;
         inner.asked |= stale;
-        Published { session: inner.session.clone(), stale }
+        Published { session: inner.session.clone(), generation: inner.session_generation, stale }
     }
 
     /// Nobody is on the way with a newer session after all.
@@ -245,9 +249,10 @@ impl Board {
         self.lock().asked = false;
     }
 
-    pub fn publish(&self, session: Arc<Session>) {
+    pub fn publish(&self, session: Arc<Session>, generation: u64) {
         let mut inner = self.lock();
         inner.session = session;
+        inner.session_generation = generation;
         inner.asked = false;
     }
 

@@ -9,6 +9,7 @@ use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tower_http::cors::{Any, CorsLayer};
 use utoipa::OpenApi;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
@@ -23,6 +24,9 @@ use crate::routes;
 use crate::settings::ServerConfig;
 use crate::streams::Streams;
 
+/// Bytes of bodies are counted in so many.
+const ROOM: usize = 1024;
+
 static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// All that requests share.
@@ -33,6 +37,8 @@ pub struct App {
     pub pictures: Option<Pictures>,
     pub stopping: AtomicBool,
     guards: Guards,
+    /// Room for bodies, in [`ROOM`]s.
+    bodies: Semaphore,
     /// Request ids are this and a number.
     boot: u32,
     requests: AtomicU64,
@@ -45,8 +51,9 @@ impl App {
         let boot = (streams.clock.now() * 1e3) as u64 as u32 ^ std::process::id().rotate_left(16);
         let guards = Guards::new(&config.tokens);
         let (stopping, requests) = (AtomicBool::new(false), AtomicU64::new(0));
+        let bodies = Semaphore::new(config.limits.waiting_bytes.div_ceil(ROOM).min(Semaphore::MAX_PERMITS));
         let pictures = encoder.map(|encoder| Pictures::new(encoder, config.limits.picture_queue));
-        Ok(Self { config, streams, metrics, pictures, stopping, guards, boot, requests })
+        Ok(Self { config, streams, metrics, pictures, stopping, guards, bodies, boot, requests })
     }
 }
 
@@ -133,9 +140,10 @@ async fn every_request(State(app): State<Arc<App>>, mut request: Request, next: 
         request.headers_mut().insert(REQUEST_ID.clone(), value);
     }
     let limit = Duration::from_secs(app.config.limits.request_seconds);
-    let mut response = match admit(&app, &request) {
+    let admitted = admit(&app, &request).and_then(|access| Ok((access, make_room(&app, &request)?)));
+    let mut response = match admitted {
         Err(problem) => problem.into_response(),
-        Ok(access) => {
+        Ok((access, _room)) => {
             request.extensions_mut().insert(access);
             match tokio::time::timeout(limit, next.run(request)).await {
                 Ok(response) => response,
@@ -169,6 +177,18 @@ async fn every_request(State(app): State<Arc<App>>, mut request: Request, next: 
         response.headers_mut().insert(HeaderName::from_static(name), HeaderValue::from_static(value));
     }
     response
+}
+
+/// Room for the body of a request, until it is answered. One of unannounced length is read piece by piece, or ends at
+/// the limit of a body.
+fn make_room<'a>(app: &'a App, request: &Request) -> Result<SemaphorePermit<'a>, Problem> {
+    let announced = request.headers().get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse().ok());
+    // What is larger than a body may be is refused when it is read.
+    let bytes = announced.unwrap_or(0usize).min(app.config.limits.body_bytes);
+    app.bodies.try_acquire_many(bytes.div_ceil(ROOM).try_into().unwrap_or(u32::MAX)).map_err(|_| {
+        let most = app.config.limits.waiting_bytes;
+        Problem::busy(format!("{most} bytes of request bodies are being worked on already; try again"))
+    })
 }
 
 /// The caller's own request id if it is a plain one, else a new one.
@@ -233,7 +253,8 @@ fn admit(app: &App, request: &Request) -> Result<Access, Problem> {
 
 /// What a request needs to be allowed; `None` if it is open to all.
 fn needed(method: &Method, path: &str) -> Option<Access> {
-    let last = path.trim_end_matches('/').rsplit('/').next().unwrap_or("");
+    // A stream may bear any name, so a call is told by its place behind the stream's.
+    let last = path.trim_matches('/').split('/').skip(3).last().unwrap_or("");
     let open =
         ["/", "/docs", "/openapi.json", "/healthz", "/readyz", "/v2", "/v2/health/live", "/v2/health/ready"];
     if open.contains(&path) || method == Method::OPTIONS {

@@ -20,7 +20,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use crate::http::{self, App};
 use crate::picture::PictureEncoder;
 use crate::settings::ServerConfig;
-use crate::streams::Streams;
+use crate::streams::{StreamSpec, Streams};
 
 /// Why a server cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +32,9 @@ pub enum ServerError {
     /// A stream cannot be opened.
     #[error(transparent)]
     Streams(#[from] ultta::Error),
+    /// The stream asked for cannot be served.
+    #[error("{0}")]
+    Stream(String),
     /// The address cannot be listened on.
     #[error("listening on {address}: {source}")]
     Listen {
@@ -59,12 +62,29 @@ impl Server {
         config: ServerConfig,
         encoder: Option<Arc<dyn PictureEncoder>>,
     ) -> Result<Self, ServerError> {
+        Self::start_with(config, encoder, None).await
+    }
+
+    /// The same with a stream that is there when it begins to listen, made if need be. One that is damaged was
+    /// reported; the others are served.
+    pub async fn start_with(
+        config: ServerConfig,
+        encoder: Option<Arc<dyn PictureEncoder>>,
+        stream: Option<(&str, StreamSpec)>,
+    ) -> Result<Self, ServerError> {
         config.check().map_err(ServerError::Config)?;
         let tls = match (&config.tls_cert, &config.tls_key) {
             (Some(cert), Some(key)) => Some(tls(cert, key)?),
             _ => None,
         };
         let app = tokio::task::block_in_place(|| App::open(config, encoder))?;
+        if let Some((name, spec)) = stream
+            && !app.streams.is_damaged(name)
+            && let Err(reason) = app.streams.ensure(name, spec).await
+        {
+            app.streams.stop().await;
+            return Err(ServerError::Stream(reason));
+        }
         let address = app.config.address();
         let listener =
             TcpListener::bind(address).await.map_err(|source| ServerError::Listen { address, source })?;

@@ -78,9 +78,12 @@ impl Log {
     /// A new segment whose first record has this number. It is on the disk when this returns.
     pub fn create(path: &Path, first: u64) -> io::Result<Self> {
         let mut file = File::options().create(true).truncate(true).read(true).write(true).open(path)?;
-        file.write_all(MAGIC)?;
-        file.sync_all()?;
-        sync_folder(path)?;
+        let made = file.write_all(MAGIC).and_then(|()| file.sync_all()).and_then(|()| sync_folder(path));
+        if let Err(e) = made {
+            // Without its magic it is no segment.
+            let _ = std::fs::remove_file(path);
+            return Err(e);
+        }
         Ok(Self { file, end: MAGIC.len() as u64, next: first, buffer: Vec::new() })
     }
 
@@ -189,6 +192,12 @@ pub struct Tail {
     pub dropped: u64,
 }
 
+/// Whether a segment was begun: without its magic nothing was acknowledged into it.
+pub fn is_segment(path: &Path) -> bool {
+    let mut magic = [0; MAGIC.len()];
+    File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok() && magic == *MAGIC
+}
+
 /// Reads a segment record by record and opens it for appending. A broken tail is cut off; it is kept beside the
 /// segment as `.torn`.
 pub fn replay(path: &Path, first: u64, mut record: impl FnMut(Record)) -> io::Result<Tail> {
@@ -237,9 +246,8 @@ pub fn replay(path: &Path, first: u64, mut record: impl FnMut(Record)) -> io::Re
 
 fn keep_torn(path: &Path, file: &mut File, from: u64) -> io::Result<()> {
     file.seek(SeekFrom::Start(from))?;
-    let mut aside = File::create(path.with_extension("torn"))?;
     // Without room for it, the tail is not kept: it holds nothing that was acknowledged.
-    let _ = io::copy(file, &mut aside);
+    let _ = File::create(path.with_extension("torn")).and_then(|mut aside| io::copy(file, &mut aside));
     Ok(())
 }
 

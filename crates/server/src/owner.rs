@@ -83,12 +83,15 @@ pub struct Extent {
     pub probs: bool,
 }
 
+/// A sample of the stream that is shadowed: its generation, and its id within that.
+pub type SourceId = (u64, u64);
+
 /// Where answers go.
 pub enum Reply {
     Caller(oneshot::Sender<Result<Answers, Problem>>),
     /// Nowhere: they are compared with those of the stream that is shadowed.
     Shadow {
-        first_id: u64,
+        first: SourceId,
         labels: Vec<u32>,
     },
 }
@@ -131,8 +134,8 @@ impl Answers {
 pub struct Feedback {
     pub labels: Vec<(u64, usize)>,
     pub generation: Option<u64>,
-    /// Ids are those of the stream that is shadowed.
-    pub from_source: bool,
+    /// Ids are those of the stream that is shadowed, in this generation of it.
+    pub source: Option<u64>,
     pub reply: Option<oneshot::Sender<Result<Vec<Outcome>, Problem>>>,
 }
 
@@ -141,7 +144,7 @@ pub struct Feedback {
 pub enum Outcome {
     /// The method learnt from it.
     Taken,
-    /// The method has no use for labels; it counts for calibration only.
+    /// The method has no use for labels, or learning is stopped; it counts for calibration only.
     Unused,
     /// It cannot be used.
     Refused(String),
@@ -176,12 +179,12 @@ impl Shadows {
     }
 
     /// Passes rows on; a shadow that cannot keep up misses them, and says so.
-    fn show(&self, rows: &Rows, answers: &[Row]) {
+    fn show(&self, rows: &Rows, answers: &[Row], generation: u64) {
         let shadows = self.lock();
         for shadow in shadows.iter() {
             let labels = answers.iter().map(|row| row.label as u32).collect();
-            let first_id = answers.first().map_or(0, |row| row.id);
-            let reply = Reply::Shadow { first_id, labels };
+            let first = (generation, answers.first().map_or(0, |row| row.id));
+            let reply = Reply::Shadow { first, labels };
             let job = Classify {
                 rows: rows.clone(),
                 zero_shot: None,
@@ -195,9 +198,10 @@ impl Shadows {
         }
     }
 
-    fn tell(&self, labels: &[(u64, usize)]) {
+    fn tell(&self, labels: &[(u64, usize)], generation: u64) {
         for shadow in self.lock().iter() {
-            let job = Feedback { labels: labels.to_vec(), generation: None, from_source: true, reply: None };
+            let source = Some(generation);
+            let job = Feedback { labels: labels.to_vec(), generation: None, source, reply: None };
             let _ = shadow.queue.try_send(Job::Feedback(job));
         }
     }
@@ -207,7 +211,9 @@ impl Shadows {
 #[derive(Clone, Copy, Debug)]
 struct Remembered {
     id: u64,
-    source: u64,
+    source: Option<SourceId>,
+    /// Whether a label has arrived.
+    labelled: bool,
     adapted: (u32, f32),
     frozen: (u32, f32),
 }
@@ -465,11 +471,11 @@ impl Owner {
         let mut start = 0;
         for (job, count) in block.iter().zip(&counts) {
             let source = match &job.reply {
-                Reply::Shadow { first_id, labels } => {
+                Reply::Shadow { first, labels } => {
                     let same = step.rows[start..start + count].iter().zip(labels);
                     self.agreed.0 += same.filter(|(row, label)| row.label as u32 == **label).count() as u64;
                     self.agreed.1 += *count as u64;
-                    Some(*first_id)
+                    Some(*first)
                 }
                 Reply::Caller(_) => None,
             };
@@ -479,14 +485,15 @@ impl Owner {
                 }
                 self.remembered.push_back(Remembered {
                     id: row.id,
-                    source: source.map_or(row.id, |first| first + i as u64),
+                    source: source.map(|(generation, first)| (generation, first + i as u64)),
+                    labelled: false,
                     adapted: (row.label as u32, row.prob),
                     frozen: (row.zero_shot.label as u32, row.zero_shot.prob),
                 });
             }
             start += count;
         }
-        self.parts.shadows.show(&rows, &step.rows);
+        self.parts.shadows.show(&rows, &step.rows, self.extra.generation);
         self.parts.stages.rows.inc_by(rows.len() as u64);
         let status = self.status_with(step.health);
         let latencies = block.iter().map(|job| job.arrived.elapsed());
@@ -545,9 +552,11 @@ impl Owner {
             .labels
             .iter()
             .map(|&(id, label)| {
-                let own = match feedback.from_source {
-                    true => self.by_source(id).ok_or(format!("sample {id} was not shown"))?,
-                    false => id,
+                let own = match feedback.source {
+                    Some(generation) => {
+                        self.by_source((generation, id)).ok_or(format!("sample {id} was not shown"))?
+                    }
+                    None => id,
                 };
                 if label >= classes {
                     return Err(ultta::Error::Label { label, classes }.to_string());
@@ -574,30 +583,34 @@ impl Owner {
                     continue;
                 }
             };
-            let answered = self.by_id(id);
-            if let Some(row) = answered {
-                self.board.labelled(label, row.adapted, row.frozen);
-            }
-            outcomes.push(match self.session.feedback(id, label) {
+            let outcome = match self.session.feedback(id, label) {
                 Ok(true) => Outcome::Taken,
                 Ok(false) => Outcome::Unused,
                 Err(e) => Outcome::Refused(e.to_string()),
-            });
+            };
+            if !matches!(outcome, Outcome::Refused(_))
+                && let Some(row) = self.by_id(id).filter(|row| !row.labelled)
+            {
+                row.labelled = true;
+                let (adapted, frozen) = (row.adapted, row.frozen);
+                self.board.labelled(label, adapted, frozen);
+            }
+            outcomes.push(outcome);
         }
         self.behind = true;
-        self.parts.shadows.tell(&feedback.labels);
+        self.parts.shadows.tell(&feedback.labels, self.extra.generation);
         self.board.set_status(self.status());
         Ok(outcomes)
     }
 
-    fn by_id(&self, id: u64) -> Option<Remembered> {
+    fn by_id(&mut self, id: u64) -> Option<&mut Remembered> {
         let first = self.remembered.front()?.id;
-        self.remembered.get(id.checked_sub(first)? as usize).filter(|row| row.id == id).copied()
+        self.remembered.get_mut(id.checked_sub(first)? as usize).filter(|row| row.id == id)
     }
 
-    fn by_source(&self, source: u64) -> Option<u64> {
-        let at = self.remembered.binary_search_by_key(&source, |row| row.source).ok()?;
-        Some(self.remembered[at].id)
+    /// Samples of the stream's own traffic lie between those that were shown, so all are looked at.
+    fn by_source(&self, source: SourceId) -> Option<u64> {
+        self.remembered.iter().rev().find(|row| row.source == Some(source)).map(|row| row.id)
     }
 
     // ── changes of state ─────────────────────────────────────────────────────────────────────────────────────
@@ -619,7 +632,7 @@ impl Owner {
         self.behind = true;
         let (kind, text) = match learning {
             true => ("unfrozen", "samples teach again"),
-            false => ("frozen", "samples are answered and do not teach"),
+            false => ("frozen", "samples are answered; neither they nor labels teach"),
         };
         self.changed(kind, text);
         Ok(())
@@ -670,7 +683,8 @@ impl Owner {
     /// before this returns.
     fn replace(&mut self, mut session: Session, kind: &'static str, text: &str) -> Result<(), Problem> {
         session.set_learning(self.session.learning());
-        let extra = Extra { generation: self.extra.generation + 1, ..self.extra };
+        // Time starts again, too: a wrong stamp must not outlive what it was learnt with.
+        let extra = Extra { generation: self.extra.generation + 1, ..Extra::default() };
         self.rebase(&session, extra)?;
         self.session = session;
         self.extra = extra;
@@ -742,7 +756,15 @@ impl Owner {
         }
         let number = self.log.next();
         // The segment first: an empty one is harmless, a base whose segment cannot be made would not be.
-        self.log = self.parts.folder.create_log(number)?;
+        let log = self.parts.folder.create_log(number)?;
+        if self.unsynced {
+            // Should the base fail, recovery goes through the old segment into the new one.
+            self.log
+                .handle()
+                .and_then(|file| file.sync_data())
+                .map_err(|e| Problem::storage(e.to_string()))?;
+        }
+        self.log = log;
         self.unsynced = false;
         self.parts.folder.write_base(state, number, learning, extra)?;
         if let Err(e) = self.parts.folder.compact(number) {
@@ -780,7 +802,7 @@ impl Owner {
 
     fn publish(&mut self) {
         let started = Instant::now();
-        if self.keeper.publish(&self.session) {
+        if self.keeper.publish(&self.session, self.extra.generation) {
             self.publish_cost = started.elapsed();
             self.published = Instant::now();
             (self.behind, self.wanted) = (false, false);
@@ -835,6 +857,7 @@ enum Chore {
     Publish {
         state: State,
         learning: bool,
+        generation: u64,
     },
 }
 
@@ -876,14 +899,14 @@ impl Keeper {
                         }
                         seen.basing.store(false, Ordering::Release);
                     }
-                    Chore::Publish { state, learning } => {
+                    Chore::Publish { state, learning, generation } => {
                         let session = Session::new(head.clone(), &config).and_then(|mut session| {
                             session.load(&state)?;
                             session.set_learning(learning);
                             Ok(session)
                         });
                         match session {
-                            Ok(session) => board.publish(Arc::new(session)),
+                            Ok(session) => board.publish(Arc::new(session), generation),
                             Err(e) => tracing::error!(stream = name, error = %e, "publishing failed"),
                         }
                         seen.publishing.store(false, Ordering::Release);
@@ -926,10 +949,11 @@ impl Keeper {
     }
 
     /// `false` while an earlier session is being published.
-    fn publish(&self, session: &Session) -> bool {
+    fn publish(&self, session: &Session, generation: u64) -> bool {
         self.send(&self.notes.publishing, || Chore::Publish {
             state: session.state(),
             learning: session.learning(),
+            generation,
         })
     }
 

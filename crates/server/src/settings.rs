@@ -93,6 +93,7 @@ impl ServerConfig {
         let limits = &self.limits;
         for (key, value) in [
             ("limits.body_bytes", limits.body_bytes),
+            ("limits.waiting_bytes", limits.waiting_bytes),
             ("limits.picture_bytes", limits.picture_bytes),
             ("limits.picture_pixels", limits.picture_pixels),
             ("limits.picture_queue", limits.picture_queue),
@@ -125,6 +126,8 @@ impl ServerConfig {
 pub struct Limits {
     /// Bytes of a request body.
     pub body_bytes: usize,
+    /// Bytes of all request bodies being worked on, as their requests announce them; more are answered with 429.
+    pub waiting_bytes: usize,
     /// Bytes of one picture.
     pub picture_bytes: usize,
     /// Pixels of one picture.
@@ -153,6 +156,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             body_bytes: 64 << 20,
+            waiting_bytes: 256 << 20,
             picture_bytes: 16 << 20,
             picture_pixels: 50_000_000,
             picture_queue: 64,

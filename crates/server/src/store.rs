@@ -32,8 +32,10 @@ pub struct Meta {
     /// The resolved configuration, as TOML.
     pub config: String,
     pub durability: Option<Durability>,
-    /// The stream whose traffic this one is shown.
+    /// The stream whose traffic this one is shown, and when that was created: another of its name is not it.
     pub shadow_of: Option<String>,
+    #[serde(default)]
+    pub source_created: Option<f64>,
     /// Seconds since 1970.
     pub created: f64,
 }
@@ -144,6 +146,12 @@ impl Folder {
         for &first in logs.iter().filter(|&&first| first >= start) {
             let path = self.log_path(first);
             let expected = current.as_ref().map_or(start, Log::next);
+            if current.is_some() && !log::is_segment(&path) {
+                // A full disk, or the end, came before it was begun: the one before it goes on.
+                dropped += fs::metadata(&path).map_or(0, |m| m.len());
+                fs::remove_file(&path).map_err(|e| io_error("removing", &path, e))?;
+                continue;
+            }
             if first != expected || dropped > 0 {
                 // Records in between are missing: what follows them cannot be learnt in order.
                 dropped += fs::metadata(&path).map_or(0, |m| m.len());
@@ -267,10 +275,12 @@ impl Meta {
     pub fn new(
         config: &Config,
         durability: Option<Durability>,
-        shadow_of: Option<String>,
+        source: Option<(String, f64)>,
         created: f64,
     ) -> Self {
-        Self { format: FORMAT.into(), config: config.to_toml(), durability, shadow_of, created }
+        let (shadow_of, source_created) = source.unzip();
+        let (format, config) = (FORMAT.into(), config.to_toml());
+        Self { format, config, durability, shadow_of, source_created, created }
     }
 }
 

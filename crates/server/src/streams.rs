@@ -65,10 +65,21 @@ impl Stream {
         let (rows, zero_shot) = self.score(rows).await?;
         let (reply, answers) = oneshot::channel();
         place.send(Job::Classify(Classify { rows, zero_shot, extent, arrived, reply: Reply::Caller(reply) }));
-        answers.await.map_err(|_| self.gone())?
+        self.answer(answers).await
     }
 
-    /// The same, waiting for a place in the queue; the answer is awaited later, so that many can be under way.
+    /// What the owner replies. A request that took its place in the queue before the owner ended, and filled it
+    /// after, is never seen.
+    pub async fn answer<T>(&self, mut reply: oneshot::Receiver<Result<T, Problem>>) -> Result<T, Problem> {
+        tokio::select! {
+            biased;
+            answer = &mut reply => answer.unwrap_or_else(|_| Err(self.gone())),
+            () = self.queue.closed() => reply.try_recv().unwrap_or_else(|_| Err(self.gone())),
+        }
+    }
+
+    /// The same, waiting for a place in the queue; [`answer`](Self::answer) is called later, so that many can be under
+    /// way.
     pub async fn submit(
         &self,
         rows: Rows,
@@ -101,8 +112,7 @@ impl Stream {
 
     /// Answers rows from the published state. Never waits for learning.
     pub async fn predict(&self, rows: Rows, extent: Extent) -> Result<Answers, Problem> {
-        let session = self.published();
-        let generation = self.board.status().generation;
+        let (session, generation) = self.published();
         let work = rows.len() * self.head.n_classes() * self.head.dim();
         let answer = move || -> Result<Answers, Problem> {
             let step = with_input(&rows, None, true, |input| session.predict(input.features))?;
@@ -115,12 +125,12 @@ impl Stream {
     }
 
     /// The published session; if it is behind, a newer one is on its way after this.
-    pub fn published(&self) -> Arc<ultta::Session> {
+    pub fn published(&self) -> (Arc<ultta::Session>, u64) {
         let published = self.board.session();
         if published.stale && self.queue.try_send(Job::Publish).is_err() {
             self.board.unask();
         }
-        published.session
+        (published.session, published.generation)
     }
 
     /// Hands delayed labels on.
@@ -130,9 +140,9 @@ impl Stream {
         generation: Option<u64>,
     ) -> Result<Vec<Outcome>, Problem> {
         let (reply, outcomes) = oneshot::channel();
-        let job = Feedback { labels, generation, from_source: false, reply: Some(reply) };
+        let job = Feedback { labels, generation, source: None, reply: Some(reply) };
         self.enqueue(Job::Feedback(job))?;
-        outcomes.await.map_err(|_| self.gone())?
+        self.answer(outcomes).await
     }
 
     /// Has the owner do something between two blocks.
@@ -145,7 +155,7 @@ impl Stream {
             let _ = reply.send(work(owner));
         }));
         self.queue.send(job).await.map_err(|_| self.gone())?;
-        done.await.map_err(|_| self.gone())?
+        self.answer(done).await
     }
 
     /// Why nothing is learnt, if so.
@@ -324,7 +334,8 @@ impl Streams {
             session.load(state)?;
         }
         drop(session);
-        let meta = Meta::new(&spec.config, spec.durability, shadow_of, self.clock.now());
+        let source = shadow_of.map(|name| self.get(&name).map(|s| (name, s.meta.created))).transpose()?;
+        let meta = Meta::new(&spec.config, spec.durability, source, self.clock.now());
         let path = self.root.join(name);
         let created = tokio::task::block_in_place(|| -> Result<(), Problem> {
             Folder::create(&path, &spec.head, &spec.config, &meta, start.as_ref())?;
@@ -381,7 +392,7 @@ impl Streams {
         let counts = (recovered.records, recovered.dropped);
         let (seconds, seen) = (started.elapsed().as_secs_f64(), recovered.session.next_id());
         if counts.0 > 0 || counts.1 > 0 {
-            tracing::info!(
+            tracing::warn!(
                 stream = name,
                 records = counts.0,
                 dropped_bytes = counts.1,
@@ -444,6 +455,8 @@ impl Streams {
         let Ok(stream) = self.get(name) else { return };
         if let Some(source) = &stream.meta.shadow_of
             && let Ok(source) = self.get(source)
+            && source.digest == stream.digest
+            && stream.meta.source_created.is_none_or(|created| created == source.meta.created)
         {
             source.shadows.add(name, stream.queue.clone(), stream.dropped.clone());
         }

@@ -297,10 +297,7 @@ fn answer_lines(
     let answers = stream::unfold((receiver, stream), |(mut receiver, stream)| async move {
         let (number, pending) = receiver.recv().await?;
         let (answered, reference) = match pending {
-            Pending::Answer(answer, reference) => {
-                let gone = || Err(Problem::unavailable("the stream has ended"));
-                (answer.await.unwrap_or_else(|_| gone()), reference)
-            }
+            Pending::Answer(answer, reference) => (stream.answer(answer).await, reference),
             Pending::Ready(answer, reference) => (answer, reference),
             Pending::Broken(message) => (Err(Problem::malformed(message)), None),
         };

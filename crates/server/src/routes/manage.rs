@@ -324,7 +324,7 @@ async fn state(State(app): State<Arc<App>>, Named(name): Named<String>) -> Resul
     responses((status = 200, description = "All classes", body = ClassList<'_>), Refusals), security((), ("token" = [])))]
 async fn classes(State(app): State<Arc<App>>, Named(name): Named<String>) -> Result<Response, Problem> {
     let stream = app.streams.get(&name)?;
-    let session = stream.published();
+    let (session, _) = stream.published();
     let drift = session.per_class();
     let mix = stream.board.mix();
     let total = mix.total.max(1) as f64;

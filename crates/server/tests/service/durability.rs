@@ -280,3 +280,31 @@ fn encode(bytes: &[u8]) -> String {
     use base64::Engine;
     base64::engine::general_purpose::STANDARD.encode(bytes)
 }
+
+/// A full disk at the end of a run leaves a segment that was never begun.
+#[test]
+fn a_segment_that_was_never_begun_is_no_damage() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = Service::with_default(folder.path(), "ul-tta");
+    let features = rows(200);
+    for start in (0..200).step_by(20) {
+        service.classify(&features.slice(start..start + 20));
+    }
+    for torn in [&b""[..], b"ULT"] {
+        let mut session = session("ul-tta");
+        session.step(&features).unwrap();
+        let left = crash(folder.path());
+        fs::write(left.path().join(format!("streams/default/log-{:020}.wal", 10)), torn).unwrap();
+        let after = Service::start(config(left.path()));
+        assert_eq!(after.get("/healthz").1["status"], "ok");
+        assert_eq!(after.state("default"), session.state().to_bytes().unwrap());
+        after.classify(&features.slice(0..10));
+        session.step(&features.slice(0..10)).unwrap();
+        let again = crash(left.path());
+        after.stop();
+        let recovered = Service::start(config(again.path()));
+        assert_eq!(recovered.state("default"), session.state().to_bytes().unwrap());
+        recovered.stop();
+    }
+    service.stop();
+}

@@ -325,3 +325,57 @@ fn limits_on_streams_and_snapshots_hold() {
     assert_eq!((snapshot("x"), snapshot("x"), snapshot("y")), (201, 201, 409));
     service.stop();
 }
+
+#[test]
+fn no_request_makes_the_server_read_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = Service::with_default(folder.path(), "ul-tta");
+    let shots = json!({"shots": "/etc/hostname"});
+    let made = json!({"name": "tip", "head_of": "default", "method": "tip-adapter", "settings": shots});
+    let (status, problem) = service.post("/v1/streams", &made);
+    assert_eq!(status, 422, "{problem}");
+    assert!(problem["detail"].as_str().unwrap().contains("reads no file"), "{problem}");
+    let cloned = json!({"name": "tip", "config": "[method.tip_adapter]\nshots = \"/etc/hostname\"\n"});
+    let (status, problem) = service.post("/v1/streams/default/clone", &cloned);
+    assert_eq!(status, 422, "{problem}");
+    service.stop();
+}
+
+#[test]
+fn bodies_that_wait_have_room_for_so_many_bytes() {
+    use std::io::Write;
+    let folder = tempfile::tempdir().unwrap();
+    let mut small = config(folder.path());
+    small.limits.waiting_bytes = 100_000;
+    let service = Service::start(small);
+    service.ensure("default", "ul-tta");
+    // one that is slow to send what it announced
+    let mut slow = std::net::TcpStream::connect(service.address).unwrap();
+    let head = "POST /v1/streams/default/classify HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/octet-stream\r\ncontent-length: 99000\r\n\r\n";
+    slow.write_all(head.as_bytes()).unwrap();
+    let body = npy(&rows(100));
+    let send = || service.send("/v1/streams/default/classify", "application/octet-stream", &body);
+    eventually("no room is left", || send().0 == 429);
+    drop(slow);
+    eventually("there is room again", || send().0 == 200);
+    service.stop();
+}
+
+#[test]
+fn a_stream_may_bear_the_name_of_a_call() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut guarded = config(folder.path());
+    guarded.tokens.read = vec!["r".repeat(32)];
+    let service = Service::start(guarded);
+    service.ensure("state", "ul-tta");
+    let get = |path: &str| {
+        let token = "r".repeat(32);
+        service.raw(
+            format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\nconnection: close\r\n\r\n")
+                .as_bytes(),
+        )
+    };
+    assert!(get("/v1/streams/state").starts_with("HTTP/1.1 200"), "{}", get("/v1/streams/state"));
+    assert!(get("/v1/streams/state/state").starts_with("HTTP/1.1 403"));
+    service.stop();
+}

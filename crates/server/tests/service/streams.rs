@@ -1,4 +1,5 @@
 use serde_json::{Value, json};
+use ultta::simulate::{Simulator, SimulatorConfig};
 use ultta::{Session, State};
 
 use crate::common::*;
@@ -201,5 +202,141 @@ fn the_board_tells_what_happens() {
     for page in ["/", "/docs", "/openapi.json"] {
         assert_eq!(service.get_bytes(page).0, 200, "{page}");
     }
+    service.stop();
+}
+
+/// Ids of the source count within its generation, and the shadow has samples of its own in between.
+#[test]
+fn a_label_reaches_the_sample_that_the_shadow_was_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = Service::with_default(folder.path(), "ul-tta");
+    let features = rows(60);
+    assert_eq!(service.post("/v1/streams/default/clone", &json!({"name": "shadow", "shadow": true})).0, 201);
+    let mut shadow = session("ul-tta");
+    let seen = |n: u64| {
+        eventually("the shadow has caught up", || {
+            service.get("/v1/streams/shadow").1["status"]["health"]["seen"] == n
+        });
+    };
+    service.classify(&features.slice(0..10));
+    shadow.step(&features.slice(0..10)).unwrap();
+    seen(10);
+    service.post("/v1/streams/default/reset", &json!({}));
+    let own = service.post("/v1/streams/shadow/classify", &request(&features.slice(10..30)));
+    assert_eq!(own.0, 200);
+    shadow.step(&features.slice(10..30)).unwrap();
+    service.classify(&features.slice(30..35));
+    shadow.step(&features.slice(30..35)).unwrap();
+    seen(35);
+    let feedback = json!({"labels": [{"id": 2, "label": 3}], "generation": 1});
+    assert_eq!(service.post("/v1/streams/default/feedback", &feedback).0, 200);
+    shadow.feedback(32, 3).unwrap();
+    eventually("the label has arrived", || service.state("shadow") == shadow.state().to_bytes().unwrap());
+    service.stop();
+}
+
+#[test]
+fn a_shadow_does_not_follow_another_stream_of_the_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = Service::with_default(folder.path(), "ul-tta");
+    service.post("/v1/streams/default/clone", &json!({"name": "shadow", "shadow": true}));
+    assert_eq!(service.get("/v1/streams/default").1["shadows"], json!(["shadow"]));
+    assert_eq!(service.delete("/v1/streams/default"), 204);
+    service.ensure("default", "ul-tta");
+    service.stop();
+    let service = Service::start(config(folder.path()));
+    assert_eq!(service.get("/v1/streams/default").1["shadows"], json!([]));
+    service.stop();
+}
+
+#[test]
+fn neither_samples_nor_labels_teach_a_frozen_stream() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = Service::with_default(folder.path(), "ul-tta");
+    let features = rows(300);
+    service.classify(&features);
+    service.post("/v1/streams/default/freeze", &json!({}));
+    let answers = || service.classify(&features.slice(0..5))["rows"].clone();
+    let probs = |answers: Value| -> Vec<Value> {
+        answers.as_array().unwrap().iter().map(|a| a["prob"].clone()).collect()
+    };
+    let before = probs(answers());
+    let labels: Vec<Value> = (100..300).map(|id| json!({"id": id, "label": id % 3})).collect();
+    let (status, outcome) = service.post("/v1/streams/default/feedback", &json!({"labels": labels}));
+    assert_eq!(status, 200);
+    assert_eq!(outcome["outcomes"][0]["outcome"], "unused", "{outcome}");
+    assert_eq!(probs(answers()), before);
+    service.stop();
+}
+
+/// A wrong stamp does not outlive a reset.
+#[test]
+fn time_starts_again_with_the_state() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = Service::start(config(folder.path()));
+    let settings = json!({"update.seconds": 1.0, "update.every": 100_000, "update.every_most": 100_000});
+    let head = json!({"name": "timed", "settings": settings, "head": head_body()});
+    let (status, made) = service.post("/v1/streams", &head);
+    assert_eq!(status, 201, "{made}");
+    let features = rows(400);
+    let post = |rows: std::ops::Range<usize>, time: f64| {
+        let mut body = request(&features.slice(rows.clone()));
+        body["times"] = json!(vec![time; rows.len()]);
+        assert_eq!(service.post("/v1/streams/timed/classify", &body).0, 200);
+    };
+    post(0..1, 1.8e12);
+    service.post("/v1/streams/timed/reset", &json!({}));
+    for second in 0..4 {
+        post(second * 100..(second + 1) * 100, 1.8e9 + 2.0 * second as f64);
+    }
+    let (_, stream) = service.get("/v1/streams/timed");
+    let moved = stream["status"]["health"]["movement_max"].as_f64().unwrap();
+    assert!(moved > 0.0, "{stream}");
+    service.stop();
+}
+
+#[test]
+fn a_label_counts_once_for_the_calibration() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = Service::with_default(folder.path(), "ul-tta");
+    service.classify(&rows(20));
+    let body = json!({"labels": [{"id": 3, "label": 1}, {"id": 3, "label": 1}, {"id": 900, "label": 1}]});
+    for _ in 0..2 {
+        assert_eq!(service.post("/v1/streams/default/feedback", &body).0, 200);
+    }
+    let (_, stream) = service.get("/v1/streams/default");
+    assert_eq!(stream["reliability"]["labels"], 1, "{}", stream["reliability"]);
+    service.stop();
+}
+
+fn head_body() -> Value {
+    let head = head();
+    let rows: Vec<&[f32]> = (0..head.n_classes()).map(|c| head.prototype(c)).collect();
+    json!({"prototypes": rows, "classes": head.classes(), "logit_scale": head.logit_scale()})
+}
+
+/// Requests that were being scored when the stream ended are told so at once.
+#[test]
+fn deleting_a_stream_ends_large_requests() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut simulator =
+        Simulator::new(&SimulatorConfig { classes: 400, dim: 256, ..Default::default() }).unwrap();
+    let service = Service::start(config(folder.path()));
+    service.ensure_with("big", "ul-tta", simulator.head().clone());
+    let body = safetensors(&simulator.next_block(2000).0);
+    let started = std::time::Instant::now();
+    std::thread::scope(|scope| {
+        let asked: Vec<_> = (0..12)
+            .map(|_| {
+                scope.spawn(|| service.send("/v1/streams/big/classify", "application/octet-stream", &body).0)
+            })
+            .collect();
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        assert_eq!(service.delete("/v1/streams/big"), 204);
+        for status in asked.into_iter().map(|a| a.join().unwrap()) {
+            assert!([200, 404, 503].contains(&status), "{status}");
+        }
+    });
+    assert!(started.elapsed().as_secs() < 25);
     service.stop();
 }
