@@ -339,6 +339,43 @@ fn reports_stand_on_their_own() {
     assert!(place.fails(&["report", "nowhere"]).contains("nowhere"));
 }
 
+/// Output that cannot be written is an error, a reader that has gone is not.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_or_closed_standard_output_is_no_panic() {
+    let place = Place::new();
+    place.pack("a", 4, 400, 2, &[]);
+    place.ok(&["eval", "--data", ".", "--methods", "zero-shot", "--protocols", "iid", "--seeds", "0"]);
+    let again = ["eval", "--data", ".", "--methods", "zero-shot", "--protocols", "iid", "--seeds", "0"];
+    let json = [&again[..], &["--json"]].concat();
+    for args in [&again[..], &json, &["report", "runs"], &["models"], &["suite", "paper", "datasets"]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_ultta"))
+            .args(args)
+            .current_dir(place.path(""))
+            .stdout(full)
+            .output()
+            .unwrap();
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {error}");
+        assert!(!error.contains("panicked") && error.contains("No space left"), "{args:?}: {error}");
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_ultta"))
+            .args(args)
+            .current_dir(place.path(""))
+            .stdout(writer)
+            .output()
+            .unwrap();
+        assert!(!String::from_utf8_lossy(&output.stderr).contains("panicked"), "{args:?}");
+    }
+    let windows = place.path("runs/iid/a/zero-shot/seed-0/windows.jsonl");
+    std::fs::write(windows, "{").unwrap();
+    let output = place.ultta(&["report", "runs", "--html", "r.html"]);
+    assert!(output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("windows.jsonl"), "a torn course is named");
+}
+
 #[test]
 fn the_papers_tables_say_what_is_absent() {
     let place = Place::new();

@@ -46,7 +46,11 @@ pub fn read(folder: &Path) -> Result<Runs> {
     }
     for place in places {
         match read_run(&place) {
-            Ok(run) => found.runs.push((run, place)),
+            Ok(run) => {
+                // A torn file costs its own line in the plots, no more.
+                found.unreadable.extend(read_windows(&place).err().map(|error| error.to_string()));
+                found.runs.push((run, place));
+            }
             Err(error) => found.unreadable.push(error.to_string()),
         }
     }
@@ -438,7 +442,6 @@ fn stream_figures(mut page: Page, found: &Runs, grid: &Grid<'_>, dataset: &str) 
             r.summary.protocol == grid.protocol && r.summary.dataset == dataset && r.summary.method == method
         };
         let Some((run, folder)) = found.runs.iter().find(|(run, _)| own(run)) else { continue };
-        // A torn file costs its own line in the plot, no more.
         let Ok(windows) = read_windows(folder) else { continue };
         any = true;
         let line = |value: fn(&Window) -> f64| {
