@@ -77,13 +77,17 @@ pub struct Log {
 impl Log {
     /// A new segment whose first record has this number. It is on the disk when this returns.
     pub fn create(path: &Path, first: u64) -> io::Result<Self> {
-        let mut file = File::options().create(true).truncate(true).read(true).write(true).open(path)?;
-        let made = file.write_all(MAGIC).and_then(|()| file.sync_all()).and_then(|()| sync_folder(path));
-        if let Err(e) = made {
-            // Without its magic it is no segment.
-            let _ = std::fs::remove_file(path);
-            return Err(e);
-        }
+        // Made aside: an empty segment of this number may be the one in use.
+        let aside = path.with_extension("new");
+        let make = || -> io::Result<File> {
+            let mut file = File::options().create(true).truncate(true).read(true).write(true).open(&aside)?;
+            file.write_all(MAGIC)?;
+            file.sync_all()?;
+            std::fs::rename(&aside, path)?;
+            sync_folder(path)?;
+            Ok(file)
+        };
+        let file = make().inspect_err(|_| drop(std::fs::remove_file(&aside)))?;
         Ok(Self { file, end: MAGIC.len() as u64, next: first, buffer: Vec::new() })
     }
 

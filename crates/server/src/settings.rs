@@ -93,7 +93,6 @@ impl ServerConfig {
         let limits = &self.limits;
         for (key, value) in [
             ("limits.body_bytes", limits.body_bytes),
-            ("limits.waiting_bytes", limits.waiting_bytes),
             ("limits.picture_bytes", limits.picture_bytes),
             ("limits.picture_pixels", limits.picture_pixels),
             ("limits.picture_queue", limits.picture_queue),
@@ -108,6 +107,12 @@ impl ServerConfig {
             if value == 0 {
                 return Err(format!("server.{key}: expected at least 1, got 0"));
             }
+        }
+        if limits.waiting_bytes < limits.body_bytes {
+            return Err(format!(
+                "server.limits.waiting_bytes: expected at least limits.body_bytes, {}, got {}",
+                limits.body_bytes, limits.waiting_bytes
+            ));
         }
         if self.compact_bytes < 1 << 16 {
             return Err(format!(
@@ -225,6 +230,9 @@ mod tests {
         let mut zero = base();
         zero.limits.queue = 0;
         assert!(zero.check().unwrap_err().contains("limits.queue"));
+        let mut narrow = ServerConfig { data_dir: "data".into(), ..Default::default() };
+        narrow.limits.waiting_bytes = narrow.limits.body_bytes - 1;
+        assert!(narrow.check().unwrap_err().contains("limits.waiting_bytes"));
     }
 
     #[test]

@@ -346,7 +346,7 @@ fn bodies_that_wait_have_room_for_so_many_bytes() {
     use std::io::Write;
     let folder = tempfile::tempdir().unwrap();
     let mut small = config(folder.path());
-    small.limits.waiting_bytes = 100_000;
+    (small.limits.body_bytes, small.limits.waiting_bytes) = (100_000, 100_000);
     let service = Service::start(small);
     service.ensure("default", "ul-tta");
     // one that is slow to send what it announced
