@@ -345,29 +345,23 @@ fn reports_stand_on_their_own() {
 fn a_full_or_closed_standard_output_is_no_panic() {
     let place = Place::new();
     place.pack("a", 4, 400, 2, &[]);
-    place.ok(&["eval", "--data", ".", "--methods", "zero-shot", "--protocols", "iid", "--seeds", "0"]);
     let again = ["eval", "--data", ".", "--methods", "zero-shot", "--protocols", "iid", "--seeds", "0"];
+    place.ok(&again);
     let json = [&again[..], &["--json"]].concat();
+    let onto = |stdout: std::process::Stdio, args: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_ultta"));
+        let output = command.args(args).current_dir(place.path("")).stdout(stdout).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
     for args in [&again[..], &json, &["report", "runs"], &["models"], &["suite", "paper", "datasets"]] {
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
-        let output = std::process::Command::new(env!("CARGO_BIN_EXE_ultta"))
-            .args(args)
-            .current_dir(place.path(""))
-            .stdout(full)
-            .output()
-            .unwrap();
-        let error = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{args:?}: {error}");
+        let (code, error) = onto(full.into(), args);
+        assert_eq!(code, Some(1), "{args:?}: {error}");
         assert!(!error.contains("panicked") && error.contains("No space left"), "{args:?}: {error}");
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
-        let output = std::process::Command::new(env!("CARGO_BIN_EXE_ultta"))
-            .args(args)
-            .current_dir(place.path(""))
-            .stdout(writer)
-            .output()
-            .unwrap();
-        assert!(!String::from_utf8_lossy(&output.stderr).contains("panicked"), "{args:?}");
+        let (_, error) = onto(writer.into(), args);
+        assert!(!error.contains("panicked"), "{args:?}: {error}");
     }
     let windows = place.path("runs/iid/a/zero-shot/seed-0/windows.jsonl");
     std::fs::write(windows, "{").unwrap();

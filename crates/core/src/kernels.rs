@@ -123,28 +123,7 @@ pub(crate) fn dot_f64(a: &[f32], b: &[f32]) -> f64 {
     a.iter().zip(b).map(|(&a, &b)| a as f64 * b as f64).sum()
 }
 
-/// ⟨a, b⟩.
-pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
-    vectorised(
-        #[inline(always)]
-        || {
-            let mut lanes = [0.0f32; LANES];
-            let (xs, x_tail) = a.as_chunks::<LANES>();
-            let (ys, y_tail) = b.as_chunks::<LANES>();
-            for (x, y) in xs.iter().zip(ys) {
-                for i in 0..LANES {
-                    lanes[i] += x[i] * y[i];
-                }
-            }
-            for (i, (&x, &y)) in x_tail.iter().zip(y_tail).enumerate() {
-                lanes[i] += x * y;
-            }
-            sum_lanes(lanes)
-        },
-    )
-}
-
-/// `out = a · b`; returns its sum.
+/// `out = a · b`, one by one; returns the sum, ⟨a, b⟩.
 pub(crate) fn multiply(a: &[f32], b: &[f32], out: &mut [f32]) -> f32 {
     vectorised(
         #[inline(always)]

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::adapter::{Adapter, Answer, Batch, ClassDrift, Prediction, Rows, ScoresRef, ViewsRef};
 use crate::guard::{Guard, Seen, Standing, Verdict};
-use crate::scores::{Summary, softmax, top_k, weigh};
+use crate::scores::{Summary, softmax_from, top_k, weigh};
 use crate::state::{STATE_VERSION, first_difference};
 use crate::unknown::Unknown;
 use crate::{Config, Error, Features, Head, Result, Scores, State};
@@ -135,17 +135,19 @@ pub struct Step {
 }
 
 impl Step {
-    /// Probabilities of all classes for a row. Needs kept scores.
+    /// Probabilities of all classes for a row; the answer's is the row's own, to the last bit. Needs kept scores.
     pub fn probs(&self, row: usize, temperature: Temperature) -> Vec<f32> {
         let scores = &self.prediction.scores;
         let mut probs = vec![0.0; scores.classes()];
-        let (logits, tau) = match temperature {
-            Temperature::Pred => (scores, 1.0),
+        let answer = &self.rows[row];
+        let (logits, tau, prob) = match temperature {
+            Temperature::Pred => (scores, 1.0, answer.prob_pred),
             Temperature::Cal => {
-                (self.prediction.calibrated.as_ref().unwrap_or(scores), self.prediction.tau_cal[row])
+                let logits = self.prediction.calibrated.as_ref().unwrap_or(scores);
+                (logits, self.prediction.tau_cal[row], answer.prob)
             }
         };
-        softmax(logits.row(row), tau, &mut probs);
+        softmax_from(logits.row(row), tau, (answer.label, prob), &mut probs);
         probs
     }
 

@@ -111,8 +111,8 @@ fn arrival(text: &str) -> Result<Arrival, String> {
         "zipf" => Arrival::Zipf(number(0, 1.0, 0.0, 10.0)?),
         "partial" => Arrival::Partial(number(0, 0.2, 1e-6, 1.0)?),
         "few" => Arrival::Few {
-            classes: whole(text, &fields, 0, Some(5.0), 1.0, 1e6)?,
-            batch: whole(text, &fields, 1, Some(64.0), 1.0, 1e6)?,
+            classes: whole(text, number(0, 5.0, 1.0, 1e6)?)?,
+            batch: whole(text, number(1, 64.0, 1.0, 1e6)?)?,
         },
         "continual" => Arrival::Continual,
         "gradual" => Arrival::Gradual,
@@ -154,16 +154,7 @@ fn number(
     }
 }
 
-/// The same for a whole number.
-fn whole(
-    text: &str,
-    fields: &[&str],
-    i: usize,
-    default: Option<f64>,
-    low: f64,
-    high: f64,
-) -> Result<usize, String> {
-    let value = number(text, fields, i, default, low, high)?;
+fn whole(text: &str, value: f64) -> Result<usize, String> {
     match value.fract() == 0.0 {
         true => Ok(value as usize),
         false => Err(format!("{text}: expected a whole number, got {value}")),
@@ -179,9 +170,9 @@ impl Protocol {
             number(text, &fields, i, default, low, high)
         };
         match name {
-            "batch" => self.batch = Some(whole(text, &fields, 0, None, 1.0, 1e6)?),
+            "batch" => self.batch = Some(whole(text, get(0, None, 1.0, 1e6)?)?),
             "labels" => {
-                let delay = whole(text, &fields, 1, Some(100.0), 0.0, 1e9)?;
+                let delay = whole(text, get(1, Some(100.0), 0.0, 1e9)?)?;
                 self.labels = Some((get(0, None, 0.0, 1.0)?, delay));
             }
             "compute" => {
@@ -190,7 +181,7 @@ impl Protocol {
             }
             "weak" => self.weak = get(0, Some(0.5), 0.0, 100.0)?,
             "open" => self.open = get(0, Some(0.2), 0.0, 0.99)?,
-            "cycle" => self.cycle = Some(whole(text, &fields, 0, None, 1.0, 1e9)?),
+            "cycle" => self.cycle = Some(whole(text, get(0, None, 1.0, 1e9)?)?),
             _ => return Err(unknown("addition to a protocol", name, &ADDITIONS)),
         }
         Ok(())

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
 use ultta::guard::Standing;
-use ultta::scores::{softmax, top_k};
+use ultta::scores::{softmax_from, top_k};
 use ultta::session::{Row, Temperature};
 
 use crate::array::{matrix, vector, view};
@@ -258,7 +258,8 @@ impl ZeroShot {
         let mut probs = vec![0.0; scores.data().len()];
         py.detach(|| {
             for (row, out) in probs.chunks_exact_mut(classes).enumerate() {
-                softmax(scores.row(row), 1.0, out);
+                let answer = &step.inner.rows[row].zero_shot;
+                softmax_from(scores.row(row), 1.0, (answer.label, answer.prob), out);
             }
         });
         matrix(py, probs, classes)

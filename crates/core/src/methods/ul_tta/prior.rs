@@ -19,7 +19,7 @@
 //! spread evenly.
 
 use super::config::{PriorConfig, PriorRule};
-use crate::kernels::{Ratios, blend, dot, exp, ln, multiply};
+use crate::kernels::{Ratios, blend, exp, ln, multiply};
 use crate::{Error, Result, State};
 
 /// Most experts besides the one that stays at the start.
@@ -236,7 +236,8 @@ impl Prior {
         let text = &work.lifted[..];
         let weights = self.mixture();
         let mut own = weights[0] as f32;
-        work.foretold[0] = if self.uniform { 1.0 } else { dot(&self.base, text) as f64 * norm };
+        work.foretold[0] =
+            if self.uniform { 1.0 } else { multiply(&self.base, text, &mut work.mix) as f64 * norm };
         let mut factors = [(0, 0.0f32); MAX_EXPERTS];
         let mut speaking = 0;
         for (k, (expert, ratios)) in self.experts.iter().zip(work.ratios.chunks_exact_mut(c)).enumerate() {
