@@ -1,11 +1,9 @@
 //! What the fuzzers feed: each reader of the project, and what lies right behind it. A reader may refuse bytes; it
 //! must not panic, hang or take memory out of proportion. The tests replay the corpus through the same functions.
 
-use std::path::Path;
-
 use ultta::{Config, FeatureFile, Features, Head, Session, State};
-use ultta_eval::lines::Line;
 use ultta_eval::pack::Pack;
+use ultta_formats::Line;
 use ultta_server::body::Body;
 
 /// Feeds bytes to a reader.
@@ -70,7 +68,7 @@ pub fn state(bytes: &[u8]) {
 
 /// A `.npy` or `.npz` file.
 pub fn numpy(bytes: &[u8]) {
-    read_pack(Pack::from_numpy(Path::new("fuzz"), bytes.to_vec()));
+    read_pack(FeatureFile::from_bytes("fuzz", bytes.to_vec()).map(Pack::of));
 }
 
 /// A configuration.
@@ -87,8 +85,8 @@ pub fn config(bytes: &[u8]) {
 /// A JSON line.
 pub fn lines(bytes: &[u8]) {
     if let Ok(Some(line)) = Line::parse(bytes) {
-        let _ = line.features(false);
-        let _ = line.features(true);
+        let _ = Features::of_line(&line, false);
+        let _ = Features::of_line(&line, true);
     }
 }
 

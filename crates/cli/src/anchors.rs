@@ -5,7 +5,8 @@ use std::str::FromStr;
 
 use anyhow::Context;
 use ultta::{Anchor, Error, Features, Head};
-use ultta_eval::pack::{Kind, Pack};
+use ultta_eval::pack::Pack;
+use ultta_formats::Kind;
 
 /// A file of anchors and how much it counts against the head's own, which count 1.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,7 +65,7 @@ impl Anchors {
     /// A head's prototypes, matched by class name, or labelled features: exemplar images.
     fn read(&self, head: &Head) -> anyhow::Result<Vectors> {
         let path = &self.path;
-        let vectors = match Kind::of(path)? {
+        let vectors = match Kind::of(path).map_err(ultta::Error::from)? {
             Kind::Head => prototypes(&read_head(path)?, head).with_context(|| path.display().to_string())?,
             _ => exemplars(path, head)?,
         };

@@ -7,7 +7,7 @@ use anyhow::Context;
 use serde::Serialize;
 use ultta::Step;
 use ultta::session::{Temperature, ZeroShotAnswer};
-use ultta_eval::lines::Id;
+use ultta_formats::Id;
 
 use crate::failure::usage;
 use crate::output::Output;
@@ -212,7 +212,7 @@ impl Sink {
             #[cfg(feature = "parquet")]
             Sink::Parquet(sink) => sink.finish()?,
         };
-        Ok(output.commit()?)
+        output.commit()
     }
 }
 

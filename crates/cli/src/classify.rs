@@ -14,7 +14,7 @@ use ultta_encode::encoder::encode_views;
 use ultta_encode::pipeline::{self, Block};
 use ultta_encode::source::{self, Item};
 use ultta_encode::{Encoder, Error};
-use ultta_eval::lines::Id;
+use ultta_formats::Id;
 
 use crate::answers::{Answer, Extent, Sink};
 use crate::encoder::{EncoderArgs, HeadArgs, warn_of_another};

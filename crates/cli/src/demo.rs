@@ -104,6 +104,7 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     let mut html = Output::create(&args.html)?;
     let demo = Demo::run(args.seed)?;
     html.write_all(demo.page(args.seed).as_bytes())
+        .map_err(anyhow::Error::from)
         .and_then(|()| html.commit())
         .with_context(|| format!("cannot write {}", args.html.display()))?;
 

@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use anyhow::Context;
 use serde_json::{Map, Value, json};
 use ultta::{Error, Head, Session, State};
-use ultta_eval::pack::{Kind, Pack};
+use ultta_eval::pack::Pack;
+use ultta_formats::Kind;
 
 use crate::anchors::read_head;
 
@@ -41,7 +42,7 @@ const NAMED_CLASSES: usize = 12;
 
 pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     let head = args.head.as_deref().map(read_head).transpose()?;
-    let (kind, facts, checked) = match Kind::of(&args.file)? {
+    let (kind, facts, checked) = match Kind::of(&args.file).map_err(ultta::Error::from)? {
         Kind::Features => {
             let pack = Pack::open(&args.file, None)?;
             ("features", features(&pack), check_features(&pack, head.as_ref(), args.normalize))

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use tempfile::NamedTempFile;
+use ultta_formats::Aside;
 
 use crate::failure::usage;
 
@@ -14,7 +14,7 @@ pub enum Output {
     /// Standard output.
     Stdout(io::Stdout),
     /// A new file beside the one that it will replace.
-    Aside(NamedTempFile, PathBuf),
+    Aside(Aside),
     /// A device or a named pipe: nothing there to keep, and a rename would replace it.
     Direct(File),
 }
@@ -31,26 +31,15 @@ impl Output {
             Ok(there) if !there.is_file() => {
                 Ok(Output::Direct(File::options().write(true).open(path).with_context(cannot)?))
             }
-            _ => {
-                let target = target(path);
-                Ok(Output::Aside(aside(&target).with_context(cannot)?, target))
-            }
+            _ => Ok(Output::Aside(Aside::create(path).with_context(cannot)?)),
         }
     }
 
     /// Completes the output: from now on the file is there under its name.
-    pub fn commit(mut self) -> io::Result<()> {
+    pub fn commit(mut self) -> anyhow::Result<()> {
         self.flush()?;
-        if let Output::Aside(file, target) = self {
-            file.as_file().sync_all()?;
-            let file = file.persist(target).map_err(|e| e.error)?;
-            // Ordinary permissions instead of the private ones of a temporary file.
-            #[cfg(unix)]
-            {
-                use std::os::unix::fs::PermissionsExt;
-                file.set_permissions(std::fs::Permissions::from_mode(0o644))?;
-            }
-            drop(file);
+        if let Output::Aside(file) = self {
+            file.commit()?;
         }
         Ok(())
     }
@@ -60,7 +49,7 @@ impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Output::Stdout(stdout) => stdout.write(bytes),
-            Output::Aside(file, _) => file.write(bytes),
+            Output::Aside(file) => file.write(bytes),
             Output::Direct(file) => file.write(bytes),
         }
     }
@@ -68,7 +57,7 @@ impl Write for Output {
     fn flush(&mut self) -> io::Result<()> {
         match self {
             Output::Stdout(stdout) => stdout.flush(),
-            Output::Aside(file, _) => file.flush(),
+            Output::Aside(file) => file.flush(),
             Output::Direct(file) => file.flush(),
         }
     }
@@ -79,7 +68,7 @@ pub fn check_writable(path: &Path) -> anyhow::Result<()> {
     if path.metadata().is_ok_and(|there| !there.is_file()) {
         return usage(format!("cannot write {}: it is not a regular file", path.display()));
     }
-    aside(&target(path)).with_context(|| format!("cannot write {}", path.display()))?;
+    Aside::create(path).with_context(|| format!("cannot write {}", path.display()))?;
     Ok(())
 }
 
@@ -95,9 +84,4 @@ pub fn check_apart(output: &Path, inputs: &[&Path]) -> anyhow::Result<()> {
 /// The file a path stands for: behind a link, the file it points to is replaced, not the link.
 pub fn target(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
-}
-
-fn aside(target: &Path) -> io::Result<NamedTempFile> {
-    let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty());
-    tempfile::Builder::new().prefix(".ultta-").tempfile_in(folder.unwrap_or(Path::new(".")))
 }

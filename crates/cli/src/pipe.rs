@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
-use ultta::Input;
-use ultta_eval::lines::{Id, Line};
+use ultta::{Features, Input};
+use ultta_formats::{Id, Line};
 
 use crate::failure::{self, BAD_INPUT, is_broken_pipe};
 use crate::interrupt::Interrupt;
@@ -54,9 +54,9 @@ fn answer(run: &mut Run, line: &[u8], number: u64, normalize: bool) -> anyhow::R
     let parsed = match Line::parse(line) {
         Ok(None) => return Ok(true),
         Ok(Some(parsed)) => parsed,
-        Err(message) => return refuse(run, number, None, &message),
+        Err(message) => return refuse(run, number, None, &message.to_string()),
     };
-    let (features, views) = match parsed.features(normalize) {
+    let (features, views) = match Features::of_line(&parsed, normalize) {
         Ok(rows) => rows,
         Err(e) => return refuse(run, number, parsed.id.as_ref(), &e.to_string()),
     };

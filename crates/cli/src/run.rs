@@ -9,9 +9,9 @@ use std::time::Instant;
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
 use ultta::{Error, Head, Input, Session, State};
-use ultta_eval::lines::Id;
 use ultta_eval::order::Order;
 use ultta_eval::pack::Pack;
+use ultta_formats::Id;
 
 use crate::anchors::{self, Anchors};
 use crate::answers::{Answer, Extent, Sink};

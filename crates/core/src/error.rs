@@ -128,7 +128,14 @@ impl Error {
     pub(crate) fn format(path: impl Into<PathBuf>, reason: impl Into<String>) -> Self {
         Error::Format { path: path.into(), reason: reason.into() }
     }
-    pub(crate) fn io(doing: &'static str, path: impl Into<PathBuf>, source: std::io::Error) -> Self {
-        Error::Io { doing, path: path.into(), source }
+}
+
+impl From<ultta_formats::Error> for Error {
+    fn from(error: ultta_formats::Error) -> Self {
+        match error {
+            ultta_formats::Error::Io { doing, source, path } => Error::Io { doing, source, path },
+            ultta_formats::Error::Content { problem, path } => Error::format(path, problem.to_string()),
+            other => Error::format(PathBuf::new(), other.to_string()),
+        }
     }
 }

@@ -1,12 +1,10 @@
 //! [`Features`]: rows of unit vectors, and the file they are read from.
 
 use std::borrow::Cow;
-use std::fs::File;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use memmap2::Mmap;
-use safetensors::{Dtype, SafeTensors};
+use ultta_formats::{Line, StoredFeatures};
 
 use crate::{Error, Result, kernels};
 
@@ -42,6 +40,20 @@ impl<'a> Features<'a> {
     /// Rows of any length but zero, scaled to unit length.
     pub fn normalized(data: impl Into<Cow<'a, [f32]>>, dim: usize) -> Result<Self> {
         Ok(Self { data: unit_rows("features", data.into(), dim, true)?, dim })
+    }
+
+    /// The features and the extra views of a JSON line. With `normalize`, rows of any norm but zero are accepted.
+    pub fn of_line(line: &'a Line, normalize: bool) -> Result<(Self, Option<Features<'static>>)> {
+        let dim = line.features.len();
+        let features = Self { data: unit_rows("features", Cow::from(&line.features), dim, normalize)?, dim };
+        if line.views.is_empty() {
+            return Ok((features, None));
+        }
+        if let Some(view) = line.views.iter().find(|view| view.len() != dim) {
+            return Err(Error::Shape { what: "length of a view", expected: dim, got: view.len() });
+        }
+        let views = unit_rows("views", Cow::Owned(line.views.concat()), dim, normalize)?;
+        Ok((features, Some(Features { data: views, dim })))
     }
 
     /// No rows of the given dimension.
@@ -144,124 +156,125 @@ fn norm(row: &[f32]) -> f64 {
     )
 }
 
-/// A features file in safetensors form, memory-mapped: rows are converted as they are read, so a file larger
-/// than memory streams.
+/// A features file, memory-mapped: rows are converted and checked as they are read, so a file larger than memory
+/// streams. Safetensors, `.npy` or `.npz` (`docs/formats.md`).
 ///
-/// The tensor is named `features`, is `[rows, dim]` and of dtype F16, BF16, F32 or F64 (`docs/formats.md`).
+/// Beside the rows a file may carry which rows may teach (`learn`), when they arrived (`times`) and extra views of
+/// the samples (`views`): what [`Input`](crate::Input) takes.
 #[derive(Debug)]
 pub struct FeatureFile {
-    map: Mmap,
-    path: PathBuf,
-    data: Range<usize>,
-    dtype: Dtype,
-    rows: usize,
-    dim: usize,
+    stored: StoredFeatures,
 }
 
 impl FeatureFile {
     /// Opens a file and checks its header; no row is read yet.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        let path = path.as_ref();
-        let map = map_file(path)?;
-        let tensors = SafeTensors::deserialize(&map)
-            .map_err(|e| Error::format(path, format!("not a valid safetensors file: {e}")))?;
-        let view = tensors.tensor("features").map_err(|_| {
-            let names = tensors.names().into_iter().map(|n| n.to_string()).collect::<Vec<_>>();
-            Error::format(path, format!("no tensor named `features`; the file holds {names:?}"))
-        })?;
-        let &[rows, dim] = view.shape() else {
-            return Err(Error::format(
-                path,
-                format!("`features`: expected 2 dimensions [rows, dim], got shape {:?}", view.shape()),
-            ));
-        };
-        if dim == 0 {
-            return Err(Error::format(path, "`features`: expected at least 1 column, got 0"));
-        }
-        let dtype = view.dtype();
-        if value_bytes(dtype).is_none() {
-            return Err(Error::format(
-                path,
-                format!("`features`: expected dtype F16, BF16, F32 or F64, got {dtype:?}"),
-            ));
-        }
-        let start = view.data().as_ptr() as usize - map.as_ptr() as usize;
-        let data = start..start + view.data().len();
-        Ok(Self { path: path.to_owned(), data, dtype, rows, dim, map })
+        Ok(Self { stored: StoredFeatures::open(path)? })
+    }
+
+    /// The same for the bytes of a file; `name` stands for the path in messages.
+    pub fn from_bytes(name: &str, bytes: impl AsRef<[u8]> + Send + Sync + 'static) -> Result<Self> {
+        Ok(Self { stored: StoredFeatures::from_bytes(name, bytes)? })
     }
 
     /// Number of rows.
     pub fn rows(&self) -> usize {
-        self.rows
+        self.stored.rows()
     }
 
     /// Length of a row.
     pub fn dim(&self) -> usize {
-        self.dim
+        self.stored.dim()
     }
 
     /// The dtype the rows are stored in.
     pub fn dtype(&self) -> String {
-        format!("{:?}", self.dtype)
+        format!("{:?}", self.stored.dtype())
     }
 
     /// Reads some consecutive rows. With `normalize`, rows of any norm but zero are accepted.
     pub fn read(&self, rows: Range<usize>, normalize: bool) -> Result<Features<'static>> {
-        if rows.end > self.rows || rows.start > rows.end {
-            return Err(Error::Shape { what: "rows in the file", expected: self.rows, got: rows.end });
+        if rows.end > self.rows() || rows.start > rows.end {
+            return Err(Error::Shape { what: "rows in the file", expected: self.rows(), got: rows.end });
         }
-        let bytes_per_row = self.dim * value_bytes(self.dtype).expect("checked when opened");
-        let bytes = &self.map[self.data.clone()][rows.start * bytes_per_row..rows.end * bytes_per_row];
-        let values = decode(bytes, self.dtype).expect("checked when opened");
         let first = rows.start;
-        let values = unit_rows("features", Cow::Owned(values), self.dim, normalize).map_err(|e| match e {
-            Error::NotUnit { what, row, norm } => Error::NotUnit { what, row: row + first, norm },
-            Error::NotFinite { what, row } => Error::NotFinite { what, row: row + first },
-            other => other,
-        })?;
-        Ok(Features { data: values, dim: self.dim })
+        unit("features", self.stored.read_rows(rows), self.dim(), normalize, |row| first + row)
     }
 
     /// Reads all rows.
     pub fn read_all(&self, normalize: bool) -> Result<Features<'static>> {
-        self.read(0..self.rows, normalize)
+        self.read(0..self.rows(), normalize)
+    }
+
+    /// Reads the rows with these indices, in this order.
+    pub fn select(&self, rows: &[usize], normalize: bool) -> Result<Features<'static>> {
+        self.check_rows(rows)?;
+        if !rows.is_empty() && rows.windows(2).all(|pair| pair[1] == pair[0] + 1) {
+            return self.read(rows[0]..rows[rows.len() - 1] + 1, normalize);
+        }
+        let mut data = Vec::with_capacity(rows.len() * self.dim());
+        rows.iter().for_each(|&row| data.extend(self.stored.read_rows(row..row + 1)));
+        unit("features", data, self.dim(), normalize, |i| rows[i])
+    }
+
+    /// Which rows may teach, where the file says so.
+    pub fn learn(&self) -> Option<&[bool]> {
+        self.stored.learn()
+    }
+
+    /// Arrival times in seconds, where the file has them.
+    pub fn times(&self) -> Option<&[f64]> {
+        self.stored.times()
+    }
+
+    /// Extra views per row; 0 without views.
+    pub fn views_each(&self) -> usize {
+        self.stored.views_each()
+    }
+
+    /// The extra views of the rows with these indices, [`FeatureFile::views_each`] after another for each row;
+    /// `None` without views.
+    pub fn views(&self, rows: &[usize], normalize: bool) -> Result<Option<Features<'static>>> {
+        self.check_rows(rows)?;
+        let each = self.views_each();
+        if each == 0 {
+            return Ok(None);
+        }
+        unit("views", self.stored.read_views(rows), self.dim(), normalize, |i| rows[i / each]).map(Some)
     }
 
     /// The file's path.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.stored.path()
+    }
+
+    /// The file as it is stored, with its labels and strings.
+    pub fn stored(&self) -> &StoredFeatures {
+        &self.stored
+    }
+
+    fn check_rows(&self, rows: &[usize]) -> Result<()> {
+        match rows.iter().find(|&&row| row >= self.rows()) {
+            Some(row) => Err(Error::Shape { what: "rows in the file", expected: self.rows(), got: row + 1 }),
+            None => Ok(()),
+        }
     }
 }
 
-/// Maps a file into memory.
-pub(crate) fn map_file(path: &Path) -> Result<Mmap> {
-    let file = File::open(path).map_err(|e| Error::io("opening", path, e))?;
-    if file.metadata().map_err(|e| Error::io("reading", path, e))?.len() == 0 {
-        return Err(Error::format(path, "not a valid safetensors file: it is empty"));
-    }
-    // SAFETY: the map is read-only. Another process truncating the file underneath would be an error of that
-    // process; the same holds for every program that maps its input.
-    unsafe { Mmap::map(&file) }.map_err(|e| Error::io("mapping", path, e))
-}
-
-fn value_bytes(dtype: Dtype) -> Option<usize> {
-    match dtype {
-        Dtype::F16 | Dtype::BF16 => Some(2),
-        Dtype::F32 => Some(4),
-        Dtype::F64 => Some(8),
-        _ => None,
-    }
-}
-
-/// Little-endian floats of any supported dtype as f32.
-pub(crate) fn decode(bytes: &[u8], dtype: Dtype) -> Option<Vec<f32>> {
-    Some(match dtype {
-        Dtype::F16 => bytes.as_chunks().0.iter().map(|&b| half::f16::from_le_bytes(b).to_f32()).collect(),
-        Dtype::BF16 => bytes.as_chunks().0.iter().map(|&b| half::bf16::from_le_bytes(b).to_f32()).collect(),
-        Dtype::F32 => bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect(),
-        Dtype::F64 => bytes.as_chunks().0.iter().map(|&b| f64::from_le_bytes(b) as f32).collect(),
-        _ => return None,
-    })
+/// Unit rows out of a file; an error names the row's place in the file.
+fn unit(
+    what: &'static str,
+    data: Vec<f32>,
+    dim: usize,
+    normalize: bool,
+    place: impl Fn(usize) -> usize,
+) -> Result<Features<'static>> {
+    let data = unit_rows(what, Cow::Owned(data), dim, normalize).map_err(|e| match e {
+        Error::NotUnit { what, row, norm } => Error::NotUnit { what, row: place(row), norm },
+        Error::NotFinite { what, row } => Error::NotFinite { what, row: place(row) },
+        other => other,
+    })?;
+    Ok(Features { data, dim })
 }
 
 #[cfg(test)]
@@ -286,5 +299,17 @@ mod tests {
         assert_eq!(near.row(0), [1.0, 0.0]);
         let exact = [0.6f32, 0.8];
         assert!(matches!(Features::new(&exact[..], 2).unwrap().data, Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn a_line_gives_features_and_views() {
+        let line = |text: &str| Line::parse(text.as_bytes()).unwrap().unwrap();
+        let full = line(r#"{"features": [1, 0], "views": [[0, 1], [3, 4]]}"#);
+        let (features, views) = Features::of_line(&full, true).unwrap();
+        assert_eq!((features.rows(), views.unwrap().data()), (1, &[0.0, 1.0, 0.6, 0.8][..]));
+        assert!(matches!(Features::of_line(&full, false), Err(Error::NotUnit { what: "views", row: 1, .. })));
+        let ragged = line(r#"{"features": [1, 0], "views": [[1]]}"#);
+        assert!(Features::of_line(&ragged, false).unwrap_err().to_string().contains("length of a view"));
+        assert!(Features::of_line(&line("[]"), false).is_err());
     }
 }

@@ -4,12 +4,13 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
-use safetensors::tensor::TensorView;
-use safetensors::{Dtype, SafeTensors};
 use sha2::{Digest, Sha256};
+use ultta_formats::numbers::{self, Number};
+use ultta_formats::tensors::{self, NewTensor};
+use ultta_formats::{Tensors, map_file, write_atomically};
 
-use crate::features::{decode, map_file, unit_rows};
-use crate::{Error, Features, Result, Scores, kernels, state};
+use crate::features::unit_rows;
+use crate::{Error, Features, Result, Scores, kernels};
 
 /// In a long list a few names may occur twice (ImageNet has two cranes, the bird and the machine): up to this
 /// share of the classes. In a short one it is a mistake.
@@ -210,21 +211,15 @@ impl Head {
     /// Reads a head from the bytes of a head file.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let bad = |reason: String| Error::format("head", reason);
-        let tensors =
-            SafeTensors::deserialize(bytes).map_err(|e| bad(format!("not a valid safetensors file: {e}")))?;
-        let view = tensors.tensor("prototypes").map_err(|_| {
-            bad(format!("no tensor named `prototypes`; the file holds {:?}", tensors.names()))
-        })?;
-        let &[n_classes, dim] = view.shape() else {
-            return Err(bad(format!("`prototypes`: expected shape [classes, dim], got {:?}", view.shape())));
+        let found = Tensors::read(bytes).map_err(|e| e.at("head"))?;
+        let entry = found.need("prototypes").map_err(|e| e.at("head"))?;
+        let &[n_classes, dim] = &entry.shape[..] else {
+            return Err(bad(format!("`prototypes`: expected shape [classes, dim], got {:?}", entry.shape)));
         };
-        let prototypes = decode(view.data(), view.dtype()).ok_or_else(|| {
-            bad(format!("`prototypes`: expected dtype F16, BF16, F32 or F64, got {:?}", view.dtype()))
+        let prototypes = numbers::floats(&bytes[entry.bytes.clone()], entry.dtype).ok_or_else(|| {
+            bad(format!("`prototypes`: expected {}, got {:?}", numbers::FLOATS, entry.dtype))
         })?;
-        let (_, header) = SafeTensors::read_metadata(bytes)
-            .map_err(|e| bad(format!("not a valid safetensors file: {e}")))?;
-        let mut metadata: BTreeMap<String, String> =
-            header.metadata().iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect();
+        let mut metadata = found.metadata;
         let names = metadata
             .remove("classes")
             .ok_or_else(|| bad("no `classes` in the metadata; expected a JSON list of names".into()))?;
@@ -247,19 +242,19 @@ impl Head {
 
     /// The bytes of a head file.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
-        let data: Vec<u8> = self.prototypes.iter().flat_map(|v| v.to_le_bytes()).collect();
+        let data = f32::encode(&self.prototypes);
         let mut metadata = self.metadata.clone();
         let names = serde_json::to_string(&self.classes).expect("strings are valid JSON");
         metadata.insert("classes".into(), names);
         metadata.insert("logit_scale".into(), self.logit_scale.to_string());
-        let view = TensorView::new(Dtype::F32, vec![self.n_classes(), self.dim], &data)
-            .map_err(|e| Error::format("head", e.to_string()))?;
-        state::to_safetensors(vec![("prototypes", view)], &metadata).map_err(|e| Error::format("head", e))
+        let shape = vec![self.n_classes(), self.dim];
+        let prototypes = NewTensor { name: "prototypes", dtype: f32::DTYPE, shape, bytes: &data };
+        Ok(tensors::to_bytes(vec![prototypes], &metadata))
     }
 
     /// Writes a head file, atomically.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        state::write_atomically(path.as_ref(), &self.to_bytes()?)
+        Ok(write_atomically(path.as_ref(), &self.to_bytes()?)?)
     }
 }
 

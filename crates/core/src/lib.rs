@@ -32,6 +32,7 @@ pub mod guard;
 pub mod head;
 pub mod kernels;
 pub mod methods;
+pub mod reliability;
 pub mod scores;
 pub mod session;
 #[cfg(feature = "simulate")]

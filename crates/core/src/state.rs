@@ -4,14 +4,13 @@
 //! else is local to one stream. `docs/formats.md` lists them.
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use safetensors::tensor::TensorView;
-use safetensors::{Dtype, SafeTensors};
+use ultta_formats::numbers::Number;
+use ultta_formats::tensors::{self, Entry, NewTensor};
+use ultta_formats::{Dtype, Problem, Tensors, map_file, write_atomically};
 
-use crate::features::map_file;
 use crate::{Error, Result};
 
 /// The format version this build writes and reads.
@@ -218,51 +217,40 @@ impl State {
 
     /// The bytes of a state file.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
-        let data: Vec<(&String, Dtype, usize, Vec<u8>)> =
-            self.tensors.iter().map(|(name, t)| (name, t.dtype(), t.len(), t.bytes())).collect();
-        let mut views = Vec::with_capacity(data.len());
-        for (name, dtype, len, bytes) in &data {
-            let view = TensorView::new(*dtype, vec![*len], bytes).map_err(|e| Error::state(e.to_string()))?;
-            views.push((name.as_str(), view));
-        }
-        to_safetensors(views, &self.metadata).map_err(Error::state)
+        let data: Vec<Vec<u8>> = self.tensors.values().map(Tensor::bytes).collect();
+        let tensors = self.tensors.iter().zip(&data).map(|((name, tensor), bytes)| NewTensor {
+            name,
+            dtype: tensor.dtype(),
+            shape: vec![tensor.len()],
+            bytes,
+        });
+        Ok(tensors::to_bytes(tensors.collect(), &self.metadata))
     }
 
     /// Reads the bytes of a state file: refuses another version, broken files and values that are not finite.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
-        let broken = |e: safetensors::SafeTensorError| Error::state(format!("not a valid state file: {e}"));
-        let tensors = SafeTensors::deserialize(bytes).map_err(broken)?;
-        let (_, header) = SafeTensors::read_metadata(bytes).map_err(broken)?;
-        let metadata: BTreeMap<String, String> =
-            header.metadata().iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect();
+        let Tensors { metadata, entries } = Tensors::read(bytes).map_err(|e| match e {
+            Problem::Broken { reason, .. } => Error::state(format!("not a valid state file: {reason}")),
+            other => Error::state(other.to_string()),
+        })?;
         match metadata.get("format") {
             Some(v) if *v == format!("ultta-state-{STATE_VERSION}") => {}
             Some(v) => return Err(Error::Version { expected: STATE_VERSION, got: v.clone() }),
             None => return Err(Error::state("not a state file (no `format` in its metadata)")),
         }
         let mut state = State { metadata, tensors: BTreeMap::new() };
-        for (name, view) in tensors.iter() {
-            let data = view.data();
-            let tensor = match view.dtype() {
-                Dtype::F64 => {
-                    Tensor::F64(data.as_chunks().0.iter().map(|&b| f64::from_le_bytes(b)).collect())
-                }
-                Dtype::F32 => {
-                    Tensor::F32(data.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect())
-                }
-                Dtype::U64 => {
-                    Tensor::U64(data.as_chunks().0.iter().map(|&b| u64::from_le_bytes(b)).collect())
-                }
-                Dtype::U32 => {
-                    Tensor::U32(data.as_chunks().0.iter().map(|&b| u32::from_le_bytes(b)).collect())
-                }
-                Dtype::I16 => {
-                    Tensor::I16(data.as_chunks().0.iter().map(|&b| i16::from_le_bytes(b)).collect())
-                }
+        for (name, Entry { dtype, bytes: place, .. }) in entries {
+            let data = &bytes[place];
+            let tensor = match dtype {
+                Dtype::F64 => Tensor::F64(f64::decode(data)),
+                Dtype::F32 => Tensor::F32(f32::decode(data)),
+                Dtype::U64 => Tensor::U64(u64::decode(data)),
+                Dtype::U32 => Tensor::U32(u32::decode(data)),
+                Dtype::I16 => Tensor::I16(i16::decode(data)),
                 Dtype::U8 => Tensor::U8(data.to_vec()),
                 other => return Err(Error::state(format!("{name} has an unexpected dtype {other:?}"))),
             };
-            state.tensors.insert(name.to_string(), tensor);
+            state.tensors.insert(name, tensor);
         }
         state.check_finite()?;
         Ok(state)
@@ -270,7 +258,7 @@ impl State {
 
     /// Writes a state file: aside, synced, then renamed, so that a crash leaves the old file or the new one.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        write_atomically(path.as_ref(), &self.to_bytes()?)
+        Ok(write_atomically(path.as_ref(), &self.to_bytes()?)?)
     }
 
     /// Reads a state file.
@@ -304,32 +292,14 @@ impl Tensor {
 
     fn bytes(&self) -> Vec<u8> {
         match self {
-            Tensor::F64(v) => v.iter().flat_map(|v| v.to_le_bytes()).collect(),
-            Tensor::F32(v) => v.iter().flat_map(|v| v.to_le_bytes()).collect(),
-            Tensor::U64(v) => v.iter().flat_map(|v| v.to_le_bytes()).collect(),
-            Tensor::U32(v) => v.iter().flat_map(|v| v.to_le_bytes()).collect(),
-            Tensor::I16(v) => v.iter().flat_map(|v| v.to_le_bytes()).collect(),
+            Tensor::F64(v) => f64::encode(v),
+            Tensor::F32(v) => f32::encode(v),
+            Tensor::U64(v) => u64::encode(v),
+            Tensor::U32(v) => u32::encode(v),
+            Tensor::I16(v) => i16::encode(v),
             Tensor::U8(v) => v.clone(),
         }
     }
-}
-
-/// The bytes of a safetensors file. The format's own writer takes its metadata in random order; here it is sorted,
-/// so that the same content gives the same bytes.
-pub(crate) fn to_safetensors<'a>(
-    tensors: Vec<(&'a str, TensorView<'a>)>,
-    metadata: &BTreeMap<String, String>,
-) -> Result<Vec<u8>, String> {
-    let plain = safetensors::serialize(tensors, None).map_err(|e| e.to_string())?;
-    let (length, rest) = plain.split_first_chunk::<8>().ok_or("no header")?;
-    let (header, data) = rest.split_at(u64::from_le_bytes(*length) as usize);
-    let header = std::str::from_utf8(header).map_err(|e| e.to_string())?.trim_end();
-    let entries = header.strip_prefix('{').ok_or("no header")?;
-    let notes = serde_json::to_string(metadata).map_err(|e| e.to_string())?;
-    let comma = if entries == "}" { "" } else { "," };
-    let mut header = format!("{{\"__metadata__\":{notes}{comma}{entries}").into_bytes();
-    header.resize(header.len().next_multiple_of(8), b' ');
-    Ok([&(header.len() as u64).to_le_bytes()[..], &header, data].concat())
 }
 
 /// The first line in which two resolved configurations differ, with both values.
@@ -339,37 +309,4 @@ pub(crate) fn first_difference(ours: &str, theirs: &str) -> String {
         Some((a, b)) => format!("`{a}` here, `{b}` there"),
         None => "one has settings the other lacks".into(),
     }
-}
-
-/// Writes aside, syncs, renames: a reader sees the old file or the whole new one, and an error leaves the old.
-pub fn write_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
-    // Renaming over a device, a pipe or a folder would do harm, and a link should keep pointing where it does.
-    if std::fs::metadata(path).is_ok_and(|found| !found.is_file()) {
-        let what = std::io::Error::other("expected a regular file or nothing at that place");
-        return Err(Error::io("writing", path, what));
-    }
-    let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
-    let folder = match path.parent() {
-        Some(p) if !p.as_os_str().is_empty() => p,
-        _ => Path::new("."),
-    };
-    let mut aside = tempfile::Builder::new()
-        .prefix(".ultta-")
-        .tempfile_in(folder)
-        .map_err(|e| Error::io("creating a file beside", path, e))?;
-    aside.write_all(bytes).map_err(|e| Error::io("writing", path, e))?;
-    aside.as_file().sync_all().map_err(|e| Error::io("writing", path, e))?;
-    let file = aside.persist(path).map_err(|e| Error::io("renaming to", path, e.error))?;
-    // Ordinary permissions instead of the private ones of a temporary file.
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        let _ = file.set_permissions(std::fs::Permissions::from_mode(0o644));
-        if let Ok(folder) = std::fs::File::open(folder) {
-            let _ = folder.sync_all();
-        }
-    }
-    #[cfg(not(unix))]
-    drop(file);
-    Ok(())
 }

@@ -9,8 +9,9 @@ use common::{Rng, Stream, World, assert_sound, config, quick, through_bytes};
 use proptest::prelude::*;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
-use ultta::state::{Tensor, write_atomically};
+use ultta::state::Tensor;
 use ultta::{Anchor, Config, Error, FeatureFile, Features, Head, Session, State};
+use ultta_formats::write_atomically;
 
 // === one test per error variant ===
 
@@ -394,7 +395,7 @@ fn a_write_that_cannot_be_is_an_error() {
 fn a_full_disk_leaves_the_old_file() {
     if let Ok(path) = std::env::var("ULTTA_TEST_FULL_DISK") {
         let error = write_atomically(Path::new(&path), &[1; 1 << 20]).unwrap_err();
-        assert!(matches!(error, Error::Io { doing: "writing", .. }), "{error:?}");
+        assert!(matches!(error, ultta_formats::Error::Io { doing: "writing", .. }), "{error:?}");
         return;
     }
     if !cfg!(unix) {
@@ -554,7 +555,7 @@ fn a_features_file_must_hold_features() {
     };
     let reason = |result: Result<FeatureFile, Error>| result.unwrap_err().to_string();
     assert!(reason(write("rows", Dtype::F32, vec![1, 2], 8)).contains("no tensor named `features`"));
-    assert!(reason(write("features", Dtype::F32, vec![2], 8)).contains("expected 2 dimensions"));
+    assert!(reason(write("features", Dtype::F32, vec![2], 8)).contains("expected shape [rows, dim]"));
     assert!(reason(write("features", Dtype::I32, vec![1, 2], 8)).contains("got I32"));
     assert!(reason(write("features", Dtype::F32, vec![2, 0], 0)).contains("at least 1 column"));
     let zero = write("features", Dtype::F32, vec![1, 2], 8).unwrap();

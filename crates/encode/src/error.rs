@@ -74,6 +74,15 @@ pub enum Error {
     Core(#[from] ultta::Error),
 }
 
+impl From<ultta_formats::Error> for Error {
+    fn from(error: ultta_formats::Error) -> Self {
+        match error {
+            ultta_formats::Error::Io { doing, source, path } => Error::Io { doing, source, path },
+            other => Error::Core(other.into()),
+        }
+    }
+}
+
 impl Error {
     pub(crate) fn picture(reason: impl Into<String>) -> Self {
         // Some decoders write paragraphs; a table of unreadable files has a line for each.

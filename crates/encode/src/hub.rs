@@ -208,7 +208,7 @@ impl Remote<'_> {
         }
         link(&blob, &target)?;
         let named = folder.join("refs/main");
-        ultta::state::write_atomically(&named, head.commit.as_bytes())?;
+        ultta_formats::write_atomically(&named, head.commit.as_bytes())?;
         Ok(Some(target))
     }
 

@@ -6,13 +6,14 @@
 //! ```
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, BufWriter, Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use safetensors::SafeTensors;
 use serde::{Deserialize, Serialize};
 use ultta::Features;
+use ultta_formats::numbers::Number;
+use ultta_formats::{Aside, Dtype, Tensors, map_file, tensors, write_atomically};
 
 use crate::source::Item;
 use crate::{Error, Result};
@@ -102,9 +103,10 @@ pub fn check_out(out: &Path) -> Result<()> {
         // What cannot be read as text is not ours either.
         let _ = BufReader::new(file.take(1 << 10)).read_line(&mut first);
     }
-    match first.trim_end() == TABLE_HEADER.join(",") {
-        true => Ok(()),
-        false => refuse("the table of rows goes here, but this file is another; give another name", &table),
+    if first.trim_end() == TABLE_HEADER.join(",") {
+        Ok(())
+    } else {
+        refuse("the table of rows goes here, but this file is another; give another name", &table)
     }
 }
 
@@ -198,10 +200,8 @@ impl Store {
         let text = serde_json::to_string(&info).map_err(|e| Error::model(&self.parts, e.to_string()))?;
         let rows = std::mem::take(&mut self.rows);
         let shape = [rows.len() / self.dim, self.dim];
-        let header = header(&shape, None, &[("part", &text)]);
-        let mut bytes = header;
-        bytes.extend(rows.iter().flat_map(|v| v.to_le_bytes()));
-        ultta::state::write_atomically(&self.part(self.done), &bytes)?;
+        let bytes = [header(&shape, None, &[("part", &text)]), f32::encode(&rows)].concat();
+        write_atomically(&self.part(self.done), &bytes)?;
         self.done += info.entries.len();
         Ok(())
     }
@@ -273,7 +273,7 @@ impl Store {
             self.write_shard(&path, shard)?;
             written.files.push(path);
         }
-        ultta::state::write_atomically(&table, &list)?;
+        write_atomically(&table, &list)?;
         fs::remove_dir_all(&self.parts).map_err(|e| Error::io("removing", &self.parts, e))?;
         Ok(written)
     }
@@ -293,13 +293,11 @@ impl Store {
         if !p.classes.is_empty() {
             metadata.push(("classes", &classes));
         }
-        let folder = path.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let file = tempfile::NamedTempFile::new_in(folder).map_err(io)?;
-        let mut out = BufWriter::new(file);
+        let mut out = Aside::create(path)?;
         out.write_all(&header(&[rows, self.dim], labelled.then_some(rows), &metadata)).map_err(io)?;
         let row = self.dim * size_of::<f32>();
         for Piece { part, rows, .. } in pieces {
-            let bytes = fs::read(part).map_err(|e| Error::io("reading", part, e))?;
+            let bytes = map_file(part)?;
             out.write_all(&data(&bytes, part)?[rows.start * row..rows.end * row]).map_err(io)?;
         }
         if labelled {
@@ -307,61 +305,34 @@ impl Store {
                 out.write_all(&(*label as i64).to_le_bytes()).map_err(io)?;
             }
         }
-        let file = out.into_inner().map_err(|e| io(e.into_error()))?;
-        file.as_file().sync_all().map_err(io)?;
-        readable_by_others(file.as_file());
-        file.persist(path).map_err(|e| io(e.error))?;
-        Ok(())
+        Ok(out.commit()?)
     }
-}
-
-/// Temporary files are private; what becomes a result is as other files are.
-fn readable_by_others(file: &File) {
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        let _ = file.set_permissions(fs::Permissions::from_mode(0o644));
-    }
-    #[cfg(not(unix))]
-    let _ = file;
 }
 
 /// The beginning of a safetensors file with `features` and, maybe, `labels`.
 fn header(shape: &[usize; 2], labels: Option<usize>, metadata: &[(&str, &str)]) -> Vec<u8> {
-    let bytes = shape[0] * shape[1] * 4;
-    let mut tensors = serde_json::json!({
-        "__metadata__": metadata.iter().copied().collect::<std::collections::BTreeMap<_, _>>(),
-        "features": { "dtype": "F32", "shape": shape, "data_offsets": [0, bytes] },
-    });
-    if let Some(n) = labels {
-        tensors["labels"] =
-            serde_json::json!({ "dtype": "I64", "shape": [n], "data_offsets": [bytes, bytes + 8 * n] });
-    }
-    let mut text = tensors.to_string();
-    // The numbers begin at a multiple of eight.
-    while !text.len().is_multiple_of(8) {
-        text.push(' ');
-    }
-    let mut header = (text.len() as u64).to_le_bytes().to_vec();
-    header.extend(text.into_bytes());
-    header
+    let metadata = metadata.iter().map(|&(k, v)| (k.to_string(), v.to_string())).collect();
+    let labels = labels.map(|n| [n]);
+    let features = ("features", Dtype::F32, &shape[..]);
+    let labels = labels.as_ref().map(|shape| ("labels", Dtype::I64, &shape[..]));
+    tensors::header([features].into_iter().chain(labels), &metadata)
 }
 
+/// The rows of a part, as bytes.
 fn data<'a>(bytes: &'a [u8], path: &Path) -> Result<&'a [u8]> {
-    let tensors = SafeTensors::deserialize(bytes).map_err(|e| Error::model(path, e.to_string()))?;
-    Ok(tensors.tensor("features").map_err(|e| Error::model(path, e.to_string()))?.data())
+    let tensors = Tensors::read(bytes).map_err(|e| e.at(path))?;
+    Ok(&bytes[tensors.need("features").map_err(|e| e.at(path))?.bytes.clone()])
 }
 
 /// A part's entries and its number of rows.
 fn read_part(path: &Path) -> Result<(PartInfo, usize)> {
-    let bytes = fs::read(path).map_err(|e| Error::io("opening", path, e))?;
     let bad = |reason: String| Error::model(path, format!("not a part of an unfinished run: {reason}"));
-    let (_, metadata) = SafeTensors::read_metadata(&bytes).map_err(|e| bad(e.to_string()))?;
-    let text = metadata.metadata().as_ref().and_then(|m| m.get("part")).cloned();
-    let info = serde_json::from_str(&text.unwrap_or_default()).map_err(|e| bad(e.to_string()))?;
-    let tensors = SafeTensors::deserialize(&bytes).map_err(|e| bad(e.to_string()))?;
-    let rows = tensors.tensor("features").map_err(|e| bad(e.to_string()))?.shape()[0];
-    Ok((info, rows))
+    let part = Tensors::read(&map_file(path)?).map_err(|e| bad(e.to_string()))?;
+    let text = part.metadata.get("part").map_or("", String::as_str);
+    let info = serde_json::from_str(text).map_err(|e| bad(e.to_string()))?;
+    let features = part.need("features").map_err(|e| bad(e.to_string()))?;
+    let rows = features.shape.first().ok_or_else(|| bad("`features` is no matrix".into()))?;
+    Ok((info, *rows))
 }
 
 /// Rows of a block as they go into a store.

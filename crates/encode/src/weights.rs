@@ -12,11 +12,11 @@
 //! same names: [`Tensors::get`] gives plain floats in a checked shape.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use memmap2::Mmap;
-use safetensors::{Dtype, SafeTensors};
+use ultta_formats::map::Mmap;
+use ultta_formats::npy::NPZ_MAGIC;
+use ultta_formats::{map_file, numbers, tensors};
 
 use crate::pickle::{self, Stored};
 use crate::{Error, Result};
@@ -52,12 +52,10 @@ pub struct Tensors {
     entries: HashMap<String, Entry>,
 }
 
+/// A tensor of one of the files.
 struct Entry {
     file: usize,
-    start: usize,
-    len: usize,
-    dtype: Dtype,
-    shape: Vec<usize>,
+    tensor: tensors::Entry,
 }
 
 /// Where one of our names is found: parts that follow one another, turned if the file has them the other way.
@@ -74,34 +72,22 @@ impl Tensors {
         let mut maps = Vec::new();
         let mut entries = HashMap::new();
         for path in paths {
-            let file = File::open(path).map_err(|e| Error::io("opening", path, e))?;
-            // SAFETY: the map is read-only; a process that truncates the file underneath is at fault itself.
-            let map = unsafe { Mmap::map(&file) }.map_err(|e| Error::io("mapping", path, e))?;
+            let map = map_file(path)?;
             let index = maps.len();
-            if map.starts_with(b"PK\x03\x04") {
+            if map.starts_with(NPZ_MAGIC) {
                 for Stored { name, start, len, dtype, shape } in
                     pickle::read(&map).map_err(|reason| Error::model(path, reason))?
                 {
-                    entries.insert(name, Entry { file: index, start, len, dtype, shape });
+                    let tensor = tensors::Entry { dtype, shape, bytes: start..start + len };
+                    entries.insert(name, Entry { file: index, tensor });
                 }
             } else {
-                let tensors = SafeTensors::deserialize(&map).map_err(|e| {
-                    Error::model(
-                        path,
-                        format!("expected weights as safetensors or as torch.save writes them: {e}"),
-                    )
+                let found = tensors::Tensors::read(&map).map_err(|e| {
+                    let expected = "expected weights as safetensors or as torch.save writes them";
+                    Error::model(path, format!("{expected}: {e}"))
                 })?;
-                for (name, view) in tensors.iter() {
-                    let start = view.data().as_ptr() as usize - map.as_ptr() as usize;
-                    let entry = Entry {
-                        file: index,
-                        start,
-                        len: view.data().len(),
-                        dtype: view.dtype(),
-                        shape: view.shape().to_vec(),
-                    };
-                    entries.insert(name.to_string(), entry);
-                }
+                let found = found.entries.into_iter();
+                entries.extend(found.map(|(name, tensor)| (name, Entry { file: index, tensor })));
             }
             maps.push(map);
         }
@@ -139,16 +125,21 @@ impl Tensors {
 
     /// Bytes of all tensors.
     pub fn bytes(&self) -> usize {
-        self.entries.values().map(|e| e.len).sum()
+        self.entries.values().map(|e| e.tensor.bytes.len()).sum()
     }
 
     /// Name and some bytes of every tensor, sorted: enough to tell models apart.
     pub(crate) fn samples(&self) -> Vec<(&str, &[u8])> {
         let sample = |name| {
             let entry = &self.entries[name];
-            (name, &self.maps[entry.file][entry.start..][..entry.len.min(256)])
+            let bytes = self.bytes_of(entry);
+            (name, &bytes[..bytes.len().min(256)])
         };
         self.names().into_iter().map(sample).collect()
+    }
+
+    fn bytes_of(&self, entry: &Entry) -> &[u8] {
+        &self.maps[entry.file][entry.tensor.bytes.clone()]
     }
 
     /// Whether there is such a weight.
@@ -159,7 +150,7 @@ impl Tensors {
     /// The shape of a weight in the file, if it is there.
     pub fn shape(&self, name: &str) -> Option<Vec<usize>> {
         let source = self.source(name);
-        let mut shape = self.entries.get(&source.parts[0])?.shape.clone();
+        let mut shape = self.entries.get(&source.parts[0])?.tensor.shape.clone();
         if source.parts.len() > 1 {
             shape[0] *= source.parts.len();
         }
@@ -183,9 +174,9 @@ impl Tensors {
             let entry = self.entries.get(part).ok_or_else(|| {
                 WeightsError(format!("no weight named {part:?}, expected one of shape {shape:?} for {name}"))
             })?;
-            let bytes = &self.maps[entry.file][entry.start..entry.start + entry.len];
-            let part_values = decode(bytes, entry.dtype).ok_or_else(|| {
-                WeightsError(format!("{part}: expected F16, BF16, F32 or F64, got {:?}", entry.dtype))
+            let dtype = entry.tensor.dtype;
+            let part_values = numbers::floats(self.bytes_of(entry), dtype).ok_or_else(|| {
+                WeightsError(format!("{part}: expected {}, got {dtype:?}", numbers::FLOATS))
             })?;
             match source.rows {
                 None => values.extend(part_values),
@@ -197,7 +188,7 @@ impl Tensors {
         }
         let found: Vec<usize> = match source.parts.as_slice() {
             [one] if source.rows.is_none() => {
-                self.entries[one].shape.iter().copied().filter(|&n| n != 1).collect()
+                self.entries[one].tensor.shape.iter().copied().filter(|&n| n != 1).collect()
             }
             _ => vec![],
         };
@@ -212,7 +203,7 @@ impl Tensors {
             || (found.len() == plain.len() && !found.is_empty() && found != turned)
             || !folds(&found)
         {
-            let got = self.entries[&source.parts[0]].shape.clone();
+            let got = self.entries[&source.parts[0]].tensor.shape.clone();
             return Err(WeightsError(format!("{}: expected shape {shape:?}, got {got:?}", source.parts[0])));
         }
         if source.turned && shape.len() == 2 {
@@ -418,15 +409,4 @@ fn timm(name: &str, text: &str) -> Source {
                 .replace("vision.norm_post", &format!("{trunk}.norm")),
         ),
     }
-}
-
-/// Little-endian floats as f32.
-fn decode(bytes: &[u8], dtype: Dtype) -> Option<Vec<f32>> {
-    Some(match dtype {
-        Dtype::F16 => bytes.as_chunks().0.iter().map(|&b| half::f16::from_le_bytes(b).to_f32()).collect(),
-        Dtype::BF16 => bytes.as_chunks().0.iter().map(|&b| half::bf16::from_le_bytes(b).to_f32()).collect(),
-        Dtype::F32 => bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect(),
-        Dtype::F64 => bytes.as_chunks().0.iter().map(|&b| f64::from_le_bytes(b) as f32).collect(),
-        _ => return None,
-    })
 }

@@ -5,13 +5,13 @@
 
 use std::time::Instant;
 
-use safetensors::Dtype;
-use safetensors::tensor::TensorView;
 use ultta::simulate::{Simulator, SimulatorConfig};
 use ultta::{Config, Input, Session};
 use ultta_eval::dataset::Dataset;
 use ultta_eval::driver::{Job, Method};
 use ultta_eval::protocol::Protocol;
+use ultta_formats::numbers::Number;
+use ultta_formats::tensors::{NewTensor, to_bytes};
 
 const CLASSES: usize = 345;
 const DIM: usize = 512;
@@ -28,15 +28,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (mut rows, mut labels) = (Vec::with_capacity(samples * DIM * 4), Vec::new());
     for _ in 0..samples.div_ceil(BLOCK) {
         let (block, classes) = simulator.next_block(BLOCK);
-        rows.extend(block.data().iter().flat_map(|v| v.to_le_bytes()));
-        labels.extend(classes.iter().flat_map(|&c| i64::from(c).to_le_bytes()));
+        rows.extend(f32::encode(block.data()));
+        labels.extend(u32::encode(&classes));
     }
-    let n = labels.len() / 8;
-    let tensors = [
-        ("features", TensorView::new(Dtype::F32, vec![n, DIM], &rows)?),
-        ("labels", TensorView::new(Dtype::I64, vec![n], &labels)?),
+    let n = labels.len() / size_of::<u32>();
+    let tensors = vec![
+        NewTensor { name: "features", dtype: f32::DTYPE, shape: vec![n, DIM], bytes: &rows },
+        NewTensor { name: "labels", dtype: u32::DTYPE, shape: vec![n], bytes: &labels },
     ];
-    std::fs::write(&features, safetensors::serialize(tensors, None)?)?;
+    std::fs::write(&features, to_bytes(tensors, &Default::default()))?;
     drop((rows, labels));
     let mut dataset = Dataset::open(&features, &head)?;
     dataset.name = "simulated".into();

@@ -3,9 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use half::f16;
-use memmap2::Mmap;
-use safetensors::{Dtype, SafeTensors};
 use ultta::{Error, Features, Head, Result};
 
 use crate::pack::Pack;
@@ -21,16 +18,6 @@ pub struct Dataset {
     pub head: Arc<Head>,
     /// The pictures behind the rows, where they are at hand.
     pub pictures: Option<Arc<dyn Pictures>>,
-    views: Option<Views>,
-}
-
-/// Extra views of the samples: the tensor `views` [rows, views, dim] of a safetensors pack.
-struct Views {
-    map: Mmap,
-    start: usize,
-    dtype: Dtype,
-    each: usize,
-    dim: usize,
 }
 
 impl Dataset {
@@ -65,9 +52,8 @@ impl Dataset {
                 return Err(bad(format!("the head has other classes than the features: {what}")));
             }
         }
-        let views = Views::open(features, pack.rows(), pack.dim())?;
         let name = pack.metadata().get("dataset").cloned().unwrap_or_default();
-        Ok(Self { name, pack, head: Arc::new(head), pictures: None, views })
+        Ok(Self { name, pack, head: Arc::new(head), pictures: None })
     }
 
     /// The labels, which were there when it was opened.
@@ -93,12 +79,12 @@ impl Dataset {
 
     /// Views per sample; 0 without views.
     pub fn views_each(&self) -> usize {
-        self.views.as_ref().map_or(0, |v| v.each)
+        self.pack.file().views_each()
     }
 
     /// The views of some rows, sample after sample.
     pub fn views(&self, rows: &[usize]) -> Result<Option<Features<'static>>> {
-        self.views.as_ref().map(|views| views.select(rows)).transpose()
+        self.pack.file().views(rows, false)
     }
 }
 
@@ -163,45 +149,4 @@ pub fn find(folder: &Path) -> Result<Vec<(PathBuf, PathBuf)>> {
     }
     found.sort();
     Ok(found)
-}
-
-impl Views {
-    fn open(path: &Path, rows: usize, dim: usize) -> Result<Option<Self>> {
-        let io = |source| Error::Io { doing: "opening", source, path: path.to_owned() };
-        let file = std::fs::File::open(path).map_err(io)?;
-        // SAFETY: the map is read-only, and a file that shrinks under its reader is the writer's mistake.
-        let map = unsafe { Mmap::map(&file) }.map_err(io)?;
-        let Ok(tensors) = SafeTensors::deserialize(&map) else { return Ok(None) };
-        let Ok(view) = tensors.tensor("views") else { return Ok(None) };
-        let dtype = view.dtype();
-        match *view.shape() {
-            [r, each, d] if r == rows && d == dim && matches!(dtype, Dtype::F16 | Dtype::F32) => {
-                let start = view.data().as_ptr() as usize - map.as_ptr() as usize;
-                Ok(Some(Self { start, dtype, each, dim, map }))
-            }
-            _ => Err(Error::Format {
-                reason: format!(
-                    "`views`: expected [{rows}, views, {dim}] of dtype F16 or F32, got {:?} of {dtype:?}",
-                    view.shape()
-                ),
-                path: path.to_owned(),
-            }),
-        }
-    }
-
-    fn select(&self, rows: &[usize]) -> Result<Features<'static>> {
-        let width = if self.dtype == Dtype::F16 { 2 } else { 4 };
-        let bytes_each = self.each * self.dim * width;
-        let mut data = Vec::with_capacity(rows.len() * self.each * self.dim);
-        for &row in rows {
-            let bytes = &self.map[self.start + row * bytes_each..][..bytes_each];
-            match self.dtype {
-                Dtype::F16 => {
-                    data.extend(bytes.as_chunks().0.iter().map(|&b| f16::from_le_bytes(b).to_f32()))
-                }
-                _ => data.extend(bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b))),
-            }
-        }
-        Features::new(data, self.dim)
-    }
 }

@@ -8,9 +8,7 @@
 
 pub mod dataset;
 pub mod driver;
-pub mod lines;
 pub mod metrics;
-mod npy;
 pub mod order;
 pub mod pack;
 pub mod pictures;

@@ -31,6 +31,12 @@ impl Error {
     }
 }
 
+impl From<ultta_formats::Error> for Error {
+    fn from(error: ultta_formats::Error) -> Self {
+        Error::Core(error.into())
+    }
+}
+
 /// For callers that know the core's errors only.
 impl From<Error> for ultta::Error {
     fn from(error: Error) -> Self {

@@ -12,6 +12,9 @@ use ultta_encode::config::{BlockConfig, ModelConfig, Preprocess, VisionPool};
 use ultta_encode::encoder::open_weights;
 use ultta_encode::tokens::Tokenizer;
 use ultta_encode::weights::Tensors;
+use ultta_formats::Dtype;
+use ultta_formats::numbers::Number;
+use ultta_formats::tensors::NewTensor;
 
 use crate::ops::{layer_norm, linear, quick_gelu, softmax, unit};
 use crate::{Error, Result};
@@ -140,7 +143,7 @@ impl Model {
         };
         std::fs::create_dir_all(folder).map_err(io("making a folder", folder))?;
         let mut files: Vec<(String, Vec<usize>, Vec<u8>)> = Vec::new();
-        let bytes = |values: &[f32]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
+        let bytes = <f32 as Number>::encode;
         for (name, tensor) in &self.weights {
             let values = crate::ops::with(tensor, <[f32]>::to_vec)?;
             let mut shape = tensor.dims().to_vec();
@@ -163,14 +166,14 @@ impl Model {
             files.push((name, shape, bytes(&values)));
         }
         files.push(("logit_scale".into(), vec![], bytes(&[self.logit_scale.ln()])));
-        let bad = |e: safetensors::SafeTensorError| Error::Model(format!("writing weights: {e}"));
-        let mut views = Vec::new();
-        for (name, shape, data) in &files {
-            let view = safetensors::tensor::TensorView::new(safetensors::Dtype::F32, shape.clone(), data);
-            views.push((name.as_str(), view.map_err(bad)?));
-        }
-        let whole = safetensors::serialize(views, None).map_err(bad)?;
-        ultta::state::write_atomically(&folder.join("model.safetensors"), &whole)?;
+        let tensors = files.iter().map(|(name, shape, bytes)| NewTensor {
+            name,
+            dtype: Dtype::F32,
+            shape: shape.clone(),
+            bytes,
+        });
+        let whole = ultta_formats::to_bytes(tensors.collect(), &Default::default());
+        ultta_formats::write_atomically(&folder.join("model.safetensors"), &whole)?;
         let (vision, text) = (&self.config.vision, &self.config.text);
         let tower = |blocks: &BlockConfig| {
             serde_json::json!({
@@ -198,7 +201,7 @@ impl Model {
             "text_config": words,
         });
         let text = serde_json::to_vec_pretty(&config).unwrap_or_default();
-        ultta::state::write_atomically(&folder.join("config.json"), &text)?;
+        ultta_formats::write_atomically(&folder.join("config.json"), &text)?;
         Ok(())
     }
 

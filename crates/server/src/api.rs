@@ -2,7 +2,7 @@
 
 use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
-use ultta_eval::lines::Id;
+use ultta_formats::Id;
 use utoipa::{IntoParams, IntoResponses, ToSchema};
 
 use crate::board::{Event, Point, Reliability, Status};

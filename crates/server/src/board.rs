@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use ultta::reliability::Ece;
 use ultta::session::Row;
 use ultta::{Health, Session};
 use utoipa::ToSchema;
@@ -112,32 +113,38 @@ pub struct Bin {
     pub right: f64,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Sums([(u64, f64, u64); BINS]);
+#[derive(Clone, Debug)]
+struct Sums(Ece);
+
+impl Default for Sums {
+    fn default() -> Self {
+        Sums(Ece::new(BINS))
+    }
+}
 
 impl Sums {
     fn add(&mut self, prob: f32, right: bool) {
-        let bin = ((f64::from(prob) * BINS as f64) as usize).min(BINS - 1);
-        let (labels, confidence, rights) = &mut self.0[bin];
-        *labels += 1;
-        *confidence += f64::from(prob);
-        *rights += u64::from(right);
+        self.0.push(f64::from(prob), right);
     }
 
     fn reliability(&self) -> Reliability {
-        let labels: u64 = self.0.iter().map(|b| b.0).sum();
-        let all = labels.max(1) as f64;
-        let bins: Vec<Bin> = self
-            .0
-            .iter()
-            .map(|&(labels, confidence, right)| {
-                let n = labels.max(1) as f64;
-                Bin { labels, confidence: confidence / n, right: right as f64 / n }
-            })
-            .collect();
-        let ece = bins.iter().map(|b| b.labels as f64 / all * (b.confidence - b.right).abs()).sum();
-        let top1 = self.0.iter().map(|b| b.2).sum::<u64>() as f64 / all;
-        Reliability { labels, top1, ece, bins }
+        let bins = self.0.bins();
+        let mean = |sum: f64, n: u64| sum / n.max(1) as f64;
+        let labels = bins.iter().map(|bin| bin.n).sum();
+        let right: u64 = bins.iter().map(|bin| bin.right).sum();
+        Reliability {
+            labels,
+            top1: mean(right as f64, labels),
+            ece: self.0.value(),
+            bins: bins
+                .iter()
+                .map(|bin| Bin {
+                    labels: bin.n,
+                    confidence: mean(bin.prob, bin.n),
+                    right: mean(bin.right as f64, bin.n),
+                })
+                .collect(),
+        }
     }
 }
 

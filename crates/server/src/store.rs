@@ -13,8 +13,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use ultta::state::write_atomically;
 use ultta::{Config, Error, Features, Head, Input, Result, Scores, Session, State};
+use ultta_formats::write_atomically;
 
 use crate::clock::Arrivals;
 use crate::log::{self, Log, Record, Rows, sync_folder};

@@ -13,14 +13,12 @@
 //! pseudo-class, the 16 samples of lowest entropy that the stream has brought; a sample joins before it is
 //! scored, as in TDA.
 
-use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 
 use super::cache::Cache;
 use super::math;
 use crate::adapter::{Adapter, Batch, Card, Observed, Prediction, Readout, Rows, Vitals};
 use crate::config::in_range;
-use crate::features::map_file;
 use crate::{Error, FeatureFile, Features, Head, Result, Scores, State};
 
 /// Settings of Tip-Adapter.
@@ -73,16 +71,12 @@ impl TipAdapterConfig {
 
 /// The rows and labels of a file of shots.
 fn read_shots(path: &str) -> Result<(Features<'static>, Vec<usize>)> {
-    let features = FeatureFile::open(path)?.read_all(false)?;
-    let map = map_file(path.as_ref())?;
-    let tensors = SafeTensors::deserialize(&map).map_err(|e| Error::format(path, e.to_string()))?;
-    let labels = tensors
-        .tensor("labels")
-        .ok()
-        .filter(|labels| labels.dtype() == Dtype::I64 && labels.shape() == [features.rows()])
-        .ok_or_else(|| Error::format(path, "shots: expected a tensor `labels` of dtype I64, one per row"))?;
-    let values = labels.data().as_chunks().0.iter().map(|&b| i64::from_le_bytes(b));
-    Ok((features, values.map(|v| usize::try_from(v).unwrap_or(usize::MAX)).collect()))
+    let file = FeatureFile::open(path)?;
+    let labels = file
+        .stored()
+        .labels()
+        .ok_or_else(|| Error::format(path, "shots: expected a tensor `labels`, one per row"))?;
+    Ok((file.read_all(false)?, labels.to_vec()))
 }
 
 /// The method's card.

@@ -14,7 +14,7 @@ use futures_util::{StreamExt, stream};
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 use ultta::Features;
-use ultta_eval::lines::{Id, Line};
+use ultta_formats::{Id, Line};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -280,7 +280,7 @@ fn answer_lines(
                 let pending = match Line::parse(line) {
                     Ok(None) => continue,
                     Ok(Some(line)) => ask(&asking, line, query, learn).await,
-                    Err(message) => Pending::Broken(message),
+                    Err(reason) => Pending::Broken(reason.to_string()),
                 };
                 if sender.send((number, pending)).await.is_err() {
                     return;
@@ -321,7 +321,7 @@ fn answer_lines(
 }
 
 async fn ask(stream: &Stream, line: Line, query: ClassifyQuery, learn: bool) -> Pending {
-    let rows = match line.features(query.normalize.unwrap_or(false)) {
+    let rows = match Features::of_line(&line, query.normalize.unwrap_or(false)) {
         Ok((features, views)) => Rows {
             dim: features.dim(),
             learn: (!line.learn).then(|| vec![false]),

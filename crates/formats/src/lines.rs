@@ -1,7 +1,18 @@
 //! Rows as JSON lines: one sample a line, a plain array of numbers or an object (`docs/formats.md`).
 
 use serde::{Deserialize, Serialize};
-use ultta::{Features, Result};
+
+/// Why a line is no row.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LineError {
+    /// It begins like neither.
+    #[error("expected an array of numbers, or an object with `features`")]
+    NoRow,
+    /// It begins like one, but is none.
+    #[error("not a valid row: {0}")]
+    Json(#[from] serde_json::Error),
+}
 
 /// One sample on its way in.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -47,43 +58,17 @@ impl std::fmt::Display for Id {
 
 impl Line {
     /// Reads a line; `None` if it is blank.
-    pub fn parse(bytes: &[u8]) -> Result<Option<Self>, String> {
+    pub fn parse(bytes: &[u8]) -> Result<Option<Self>, LineError> {
         let bytes = bytes.trim_ascii();
-        let line = match bytes.first() {
-            None => return Ok(None),
-            Some(b'[') => serde_json::from_slice(bytes).map(|features| Self {
-                id: None,
-                features,
-                learn: true,
-                time: None,
-                views: Vec::new(),
-            }),
-            Some(b'{') => serde_json::from_slice(bytes),
-            Some(_) => {
-                return Err("expected an array of numbers, or an object with `features`".into());
+        match bytes.first() {
+            None => Ok(None),
+            Some(b'[') => {
+                let features = serde_json::from_slice(bytes)?;
+                Ok(Some(Self { id: None, features, learn: true, time: None, views: Vec::new() }))
             }
-        };
-        line.map(Some).map_err(|e| format!("not a valid row: {e}"))
-    }
-
-    /// The sample's features and views as unit rows.
-    pub fn features(&self, normalize: bool) -> Result<(Features<'_>, Option<Features<'static>>)> {
-        let dim = self.features.len();
-        let unit = |data: std::borrow::Cow<'_, [f32]>| {
-            if normalize {
-                Features::normalized(data.into_owned(), dim)
-            } else {
-                Features::new(data.into_owned(), dim)
-            }
-        };
-        let features = unit((&self.features[..]).into())?;
-        if self.views.is_empty() {
-            return Ok((features, None));
+            Some(b'{') => Ok(Some(serde_json::from_slice(bytes)?)),
+            Some(_) => Err(LineError::NoRow),
         }
-        if let Some(view) = self.views.iter().find(|view| view.len() != dim) {
-            return Err(ultta::Error::Shape { what: "length of a view", expected: dim, got: view.len() });
-        }
-        Ok((features, Some(unit(self.views.concat().into())?)))
     }
 }
 
@@ -92,7 +77,7 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> Result<Option<Line>, String> {
-        Line::parse(text.as_bytes())
+        Line::parse(text.as_bytes()).map_err(|e| e.to_string())
     }
 
     #[test]
@@ -103,8 +88,7 @@ mod tests {
             r#"{"id": "a", "features": [1, 0], "learn": false, "time": 2.5, "views": [[0, 1], [1, 0]]}"#;
         let full = parse(full).unwrap().unwrap();
         assert_eq!((full.id.clone(), full.learn, full.time), (Some(Id::Text("a".into())), false, Some(2.5)));
-        let (features, views) = full.features(false).unwrap();
-        assert_eq!((features.rows(), views.unwrap().rows()), (1, 2));
+        assert_eq!((full.features, full.views), (vec![1.0, 0.0], vec![vec![0.0, 1.0], vec![1.0, 0.0]]));
         assert_eq!(parse("  \r\n").unwrap(), None);
     }
 
@@ -123,8 +107,5 @@ mod tests {
             let error = parse(text).unwrap_err();
             assert!(error.contains(word), "{text}: {error}");
         }
-        let ragged = parse(r#"{"features": [1, 0], "views": [[1]]}"#).unwrap().unwrap();
-        assert!(ragged.features(false).unwrap_err().to_string().contains("length of a view"));
-        assert!(parse("[]").unwrap().unwrap().features(false).is_err());
     }
 }

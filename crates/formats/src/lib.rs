@@ -1,0 +1,35 @@
+//! The file formats that every crate of the project shares: how bytes on disk become numbers and names, and how
+//! files are written. What the numbers mean (unit rows, class anchors, evidence) is the business of the callers.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`features`] | a features file as it is stored: rows, labels, `learn`, `times`, `views` |
+//! | [`tensors`] | safetensors: reading the header, writing a file |
+//! | [`npy`] | NumPy's `.npy` arrays and `.npz` archives |
+//! | [`lines`] | rows as JSON lines |
+//! | [`numbers`] | little-endian numbers of every dtype |
+//! | [`map`] | memory maps: the only `unsafe` code of this crate |
+//! | [`write`](mod@write) | files that are written aside and renamed |
+//! | [`kind`] | telling features, head and state files apart |
+//!
+//! `docs/formats.md` describes the formats for users.
+#![deny(missing_docs)]
+
+mod error;
+pub mod features;
+pub mod kind;
+pub mod lines;
+pub mod map;
+pub mod npy;
+pub mod numbers;
+pub mod tensors;
+pub mod write;
+
+pub use error::{Error, Problem, Result};
+pub use features::StoredFeatures;
+pub use kind::Kind;
+pub use lines::{Id, Line};
+pub use map::map_file;
+pub use safetensors::Dtype;
+pub use tensors::{Tensors, to_bytes};
+pub use write::{Aside, write_atomically};

@@ -1,0 +1,35 @@
+//! Memory maps: files whose contents are read as they are needed, so that a file may be larger than memory.
+
+use std::fs::File;
+use std::path::Path;
+
+pub use memmap2::Mmap;
+
+use crate::{Error, Result};
+
+/// Maps a file into memory, read-only. An empty file gives an empty map.
+#[allow(unsafe_code)]
+pub fn map_file(path: &Path) -> Result<Mmap> {
+    let file = File::open(path).map_err(Error::io("opening", path))?;
+    // SAFETY: the map is read-only, and everything that reads it treats the bytes as untrusted. What `Mmap` asks
+    // of its caller is that no other process shortens or rewrites the file while it is mapped. That cannot be
+    // enforced; it holds for files that this project writes, since they are replaced by a rename and never
+    // written in place, and it is asked of every other file that a user hands over (`docs/formats.md`).
+    unsafe { Mmap::map(&file) }.map_err(Error::io("mapping", path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_seen_as_bytes_and_an_empty_one_as_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("f");
+        std::fs::write(&path, b"abc").unwrap();
+        assert_eq!(&map_file(&path).unwrap()[..], b"abc");
+        std::fs::write(&path, b"").unwrap();
+        assert_eq!(&map_file(&path).unwrap()[..], b"");
+        assert!(matches!(map_file(&folder.path().join("none")), Err(Error::Io { doing: "opening", .. })));
+    }
+}
