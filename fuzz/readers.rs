@@ -1,7 +1,14 @@
 //! What the fuzzers feed: each reader of the project, and what lies right behind it. A reader may refuse bytes; it
 //! must not panic, hang or take memory out of proportion. The tests replay the corpus through the same functions.
 
+use std::path::PathBuf;
+use std::sync::LazyLock;
+
+use tempfile::TempDir;
 use ultta::{Config, FeatureFile, Features, Head, Session, State};
+use ultta_encode::source;
+use ultta_encode::tokens::Tokenizer;
+use ultta_encode::weights::Tensors;
 use ultta_eval::pack::Pack;
 use ultta_formats::Line;
 use ultta_server::body::Body;
@@ -10,7 +17,7 @@ use ultta_server::body::Body;
 pub type Reader = fn(&[u8]);
 
 /// All readers by the names of their targets and corpus folders.
-pub const READERS: [(&str, Reader); 7] = [
+pub const READERS: [(&str, Reader); 12] = [
     ("features", features),
     ("head", head),
     ("state", state),
@@ -18,18 +25,29 @@ pub const READERS: [(&str, Reader); 7] = [
     ("config", config),
     ("lines", lines),
     ("body", body),
+    ("weights", weights),
+    ("archive", archive),
+    ("text", text),
+    ("vocabulary", vocabulary),
+    ("log", log),
 ];
+
+/// A folder with one file that holds these bytes, for readers that open files.
+fn folder_with(name: &str, bytes: &[u8]) -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join(name);
+    std::fs::write(&path, bytes).expect("room for a temporary file");
+    (folder, path)
+}
 
 /// A features file in safetensors form, with its labels.
 pub fn features(bytes: &[u8]) {
-    // The reader maps files, so there must be one.
-    let file = tempfile::NamedTempFile::new().expect("a temporary file");
-    std::fs::write(file.path(), bytes).expect("room for a temporary file");
-    if let Ok(file) = FeatureFile::open(file.path()) {
+    let (_folder, path) = folder_with("features", bytes);
+    if let Ok(file) = FeatureFile::open(&path) {
         let _ = file.read_all(false);
         let _ = file.read_all(true);
     }
-    read_pack(Pack::open(file.path(), None));
+    read_pack(Pack::open(&path, None));
 }
 
 /// A head file.
@@ -99,6 +117,54 @@ pub fn body(bytes: &[u8]) {
             assert!(body.times.is_none_or(|times| times.len() == rows));
         }
     }
+}
+
+/// Weights: safetensors, or what `torch.save` writes, a pickle in an archive.
+pub fn weights(bytes: &[u8]) {
+    let (_folder, path) = folder_with("weights", bytes);
+    if let Ok(tensors) = Tensors::open(&[path], None) {
+        for name in tensors.names() {
+            assert!(tensors.has(name) || tensors.shape(name).is_none());
+        }
+        let _ = tensors.layers("vision");
+        let _ = tensors.get("logit_scale", &[]);
+    }
+}
+
+/// A tar archive of pictures and their classes.
+pub fn archive(bytes: &[u8]) {
+    let (_folder, path) = folder_with("pictures.tar", bytes);
+    if let Ok(items) = source::archive(&path) {
+        for item in items.iter().take(64) {
+            let _ = item.read(1 << 20);
+        }
+    }
+}
+
+/// A text on its way to tokens.
+pub fn text(bytes: &[u8]) {
+    static CLIP: LazyLock<Tokenizer> = LazyLock::new(|| Tokenizer::clip(77));
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        assert_eq!(CLIP.encode(text).expect("every text has tokens").len(), 77);
+    }
+}
+
+/// A unigram vocabulary.
+pub fn vocabulary(bytes: &[u8]) {
+    let (folder, _) = folder_with("tokenizer.json", bytes);
+    if let Ok(tokenizer) = Tokenizer::unigram(folder.path(), 16) {
+        assert_eq!(tokenizer.encode("a photo of a cat").expect("every text has tokens").len(), 16);
+    }
+}
+
+/// A segment of the service's write-ahead log.
+pub fn log(bytes: &[u8]) {
+    let (_folder, path) = folder_with("0.log", bytes);
+    let records = ultta_server::fuzz::log(&path).expect("a broken tail is cut off, not an error");
+    let again = ultta_server::fuzz::log(&path).expect("what is left is whole");
+    assert_eq!(records, again);
+    // Changed bytes hardly ever pass the checksum, so what stands behind it is tried without.
+    ultta_server::fuzz::record(bytes);
 }
 
 fn read_pack(pack: ultta::Result<Pack>) {

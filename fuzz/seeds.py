@@ -8,12 +8,16 @@ import json
 import struct
 import subprocess
 import sys
+import tarfile
 import zipfile
+import zlib
 from pathlib import Path
 
 CORPUS = Path(__file__).resolve().parent / "corpus"
 ROWS = [1.0, 0.0, 0.6, 0.8, 0.0, 1.0]
 LABELS = [0, 1, 1]
+# What a segment of the write-ahead log begins with (crates/server/src/log.rs).
+MAGIC = b"ULTTAW\x00\x01"
 
 
 def save(target, name, data):
@@ -45,15 +49,39 @@ def pack(letter, values):
     return struct.pack(f"<{len(values)}{letter}", *values)
 
 
-def npz(arrays, method):
-    archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w", method) as file:
-        for name, values in arrays.items():
+def archive(files, method):
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w", method) as file:
+        for name, values in files.items():
             # A fixed date keeps the bytes the same.
-            entry = zipfile.ZipInfo(name + ".npy", (1980, 1, 1, 0, 0, 0))
+            entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
             entry.compress_type = method
             file.writestr(entry, values)
-    return archive.getvalue()
+    return data.getvalue()
+
+
+def npz(arrays, method):
+    return archive({name + ".npy": values for name, values in arrays.items()}, method)
+
+
+def tar(files):
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w", format=tarfile.USTAR_FORMAT) as file:
+        for name, values in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(values)
+            file.addfile(entry, io.BytesIO(values))
+    return data.getvalue()
+
+
+def text_value(text):
+    return b"X" + struct.pack("<I", len(text)) + text.encode()
+
+
+def record(number, kind, body):
+    """A record of the write-ahead log: size, checksum, then number, kind and body."""
+    payload = struct.pack("<QB", number, kind) + body
+    return struct.pack("<II", len(payload), zlib.crc32(payload)) + payload
 
 
 # features
@@ -94,6 +122,41 @@ save("body", "flat", safetensors({"features": ("F32", [6], pack("f", ROWS))}))
 save("body", "cut.npy", features[:-5])
 save("body", "nan.npy", npy("<f4", (1, 2), pack("f", [float("nan"), 0])))
 save("body", "empty", b"")
+
+# weights: safetensors, and an archive as torch.save writes it
+save("weights", "safetensors", safetensors({"logit_scale": ("F32", [], pack("f", [2.5])), "visual.proj": ("F32", [3, 2], pack("f", ROWS))}))
+storage = b"((" + text_value("storage") + b"ctorch\nFloatStorage\n" + text_value("0") + text_value("cpu") + b"K\x06tQ"
+shape = b"K\x00K\x03K\x02\x86K\x02K\x01\x86\x89ccollections\nOrderedDict\n)Rt"
+tensor = b"ctorch._utils\n_rebuild_tensor_v2\n" + storage + shape + b"R"
+pickle = b"\x80\x02}q\x00(" + text_value("visual.proj") + tensor + b"u."
+files = {"m/data.pkl": pickle, "m/data/0": pack("f", ROWS)}
+save("weights", "torch", archive(files, zipfile.ZIP_STORED))
+save("weights", "torch-compressed", archive(files, zipfile.ZIP_DEFLATED))
+save("weights", "torch-short", archive(files | {"m/data/0": pack("f", ROWS[:2])}, zipfile.ZIP_STORED))
+nested = b"\x80\x02)" + b"\x85" * 40 + b"."
+save("weights", "torch-nested", archive({"m/data.pkl": nested}, zipfile.ZIP_STORED))
+
+# archive: pictures and classes
+save("archive", "two", tar({"a/1.jpg": b"no picture", "a/1.cls": b"cat", "a/2.png": b"nor this", "a/2.json": b"{}"}))
+save("archive", "empty", tar({}))
+save("archive", "cut", tar({"1.jpg": bytes(2000)})[:1400])
+
+# text and vocabulary
+save("text", "plain", b"a photo of a cat.")
+save("text", "entities", "Zo\u00eb &amp; caf\u00c3\u00a9 \u2014 \u201cquoted\u201d &#x1F600; \u65e5\u672c".encode())
+save("text", "spaces", b" \t\r\n  \x00 ")
+pieces = [["<pad>", 0.0], ["</s>", 0.0], ["<unk>", 0.0], ["\u2581", -2.0], ["\u2581a", -3.0], ["\u2581photo", -4.0], ["cat", -3.5]]
+save("vocabulary", "some", json.dumps({"model": {"type": "Unigram", "unk_id": 2, "vocab": pieces}}).encode())
+save("vocabulary", "no-end", json.dumps({"model": {"vocab": pieces[:1]}}).encode())
+save("vocabulary", "other", json.dumps({"model": {"type": "BPE", "vocab": []}}).encode())
+
+# log: rows (learn and times given), a label, learning switched off
+rows = struct.pack("<IIB", 3, 2, 3) + bytes([1, 0, 1]) + pack("d", [1, 2, 3]) + pack("f", ROWS)
+label = struct.pack("<QQ", 1, 0)
+whole = MAGIC + record(0, 1, rows) + record(1, 2, label) + record(2, 3, b"\x00")
+save("log", "records", whole)
+save("log", "torn", whole[:-3])
+save("log", "other", b"no log")
 
 # config
 save("config", "empty", b"")

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds the wheel, installs it in a fresh virtual environment and runs the tests there.
+# Builds the wheel, installs it in a fresh virtual environment and runs the tests there. The wheel is built like the
+# Rust tests (features, profile), so that what those have compiled is not compiled again.
 # Needs the Rust toolchain and python3 (3.10 or later); arguments go to pytest.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -9,6 +10,7 @@ python3 -m venv "$work/venv"
 "$work/venv/bin/pip" install --quiet --disable-pip-version-check \
     'maturin>=1.9.4,<2' numpy pytest mypy scikit-learn pandas matplotlib tqdm
 cd "$root"
-PATH="$work/venv/bin:$PATH" maturin build --release --quiet --out "$work/wheels"
+PATH="$work/venv/bin:$PATH" CARGO_INCREMENTAL=0 maturin build --profile dev --features shared-with-tests \
+    --quiet --out "$work/wheels"
 "$work/venv/bin/pip" install --quiet --disable-pip-version-check "$work"/wheels/ultta-*.whl
 PATH="$work/venv/bin:$PATH" "$work/venv/bin/python" -m pytest -q -p no:cacheprovider crates/python/tests "$@"

@@ -310,10 +310,7 @@ impl Classify<'_> {
             rows.extend_from_slice(encode_views(self.encoder, &block.pictures[row], count, seed)?.data());
             counts.push(count);
         }
-        match rows.is_empty() {
-            true => Ok(None),
-            false => Ok(Some((Features::new(rows, self.encoder.dim())?, counts))),
-        }
+        if rows.is_empty() { Ok(None) } else { Ok(Some((Features::new(rows, self.encoder.dim())?, counts))) }
     }
 
     fn show(&mut self, item: &Item, step: &Step, row: usize) -> anyhow::Result<()> {

@@ -114,9 +114,10 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         Command::Classify { file, predict, top, normalize } => {
             let call = if *predict { "predict" } else { "classify" };
             let path = format!("{stream}/{call}?top={top}&normalize={normalize}");
-            return match file.as_os_str() == "-" {
-                true => classify_lines(&client, &path),
-                false => classify_file(&client, &path, file, *normalize),
+            return if file.as_os_str() == "-" {
+                classify_lines(&client, &path)
+            } else {
+                classify_file(&client, &path, file, *normalize)
             };
         }
         Command::Feedback { labels } => {

@@ -25,9 +25,10 @@ Examples:
   ultta config --set gate.keep=0.6            tries a setting";
 
 pub fn main(args: Args) -> anyhow::Result<ExitCode> {
-    let text = match args.default {
-        true => ultta::config::DEFAULT_TOML.to_string(),
-        false => args.settings.resolve()?.to_toml(),
+    let text = if args.default {
+        ultta::config::DEFAULT_TOML.to_string()
+    } else {
+        args.settings.resolve()?.to_toml()
     };
     write!(std::io::stdout(), "{text}")?;
     Ok(ExitCode::SUCCESS)

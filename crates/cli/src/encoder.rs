@@ -108,9 +108,10 @@ impl FromStr for Exemplars {
             Some((folder, Ok(weight))) => (folder, weight),
             _ => (text, 1.0),
         };
-        match weight > 0.0 && weight.is_finite() {
-            true => Ok(Self { folder: folder.into(), weight }),
-            false => Err(format!("expected a weight above 0, got {weight}")),
+        if weight > 0.0 && weight.is_finite() {
+            Ok(Self { folder: folder.into(), weight })
+        } else {
+            Err(format!("expected a weight above 0, got {weight}"))
         }
     }
 }

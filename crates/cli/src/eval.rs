@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
@@ -14,12 +14,10 @@ use ultta_eval::pack::Pack;
 use ultta_eval::protocol::Protocol;
 use ultta_eval::report;
 use ultta_eval::summary::{Cell, Run, cells};
-use ultta_gradient::eval::Evaluated;
-use ultta_gradient::{MethodConfig, Model};
 
 use crate::encoder::{EncoderArgs, HeadArgs};
 use crate::failure::usage;
-use crate::pictures;
+use crate::{gradient, pictures};
 
 /// Compare methods on labelled features under named protocols
 #[derive(clap::Args, Debug)]
@@ -150,13 +148,17 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
             "no packs; give --features and --head, --data with a folder of packs, or --images with pictures",
         );
     }
-    let gradient = args.methods.iter().flat_map(|name| expand(name, !args.images.is_empty()));
-    let gradient: Vec<String> = gradient.filter(|name| MethodConfig::by_name(name).is_some()).collect();
-    if let (Some(name), true) = (gradient.first(), args.images.is_empty()) {
-        return usage(format!(
-            "{name} changes the encoder and so needs pictures, not features; give --images DIR (a folder per class) \
-             and --model M"
-        ));
+    let names = args.methods.iter().flat_map(|name| expand(name, !args.images.is_empty()));
+    let names: Vec<String> = names.collect();
+    let changes_encoder = names.iter().find(|name| gradient::is_method(name));
+    if let Some(name) = changes_encoder {
+        if args.images.is_empty() {
+            return usage(format!(
+                "{name} changes the encoder and so needs pictures, not features; give --images DIR (a folder per \
+                 class) and --model M"
+            ));
+        }
+        gradient::check_built(name)?;
     }
     let mut datasets = Vec::new();
     for (features, head) in &pairs {
@@ -209,26 +211,24 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
         })?),
         None => None,
     };
-    let (model, source) = match (&encoder, gradient.is_empty()) {
-        (Some(encoder), false) => {
+    let changing = match (&encoder, changes_encoder) {
+        (Some(encoder), Some(_)) => {
             let source = match &args.source {
                 Some(folder) => pictures::source_pixels(folder, &**encoder, &args.encoder.options().limits)?,
                 None => Vec::new(),
             };
-            (Some(Arc::new(Model::open(&args.encoder.model)?)), Arc::new(source))
+            Some(gradient::Methods::open(&args.encoder.model, source)?)
         }
-        _ => (None, Arc::default()),
+        _ => None,
     };
     check_sections(file.as_deref().unwrap_or_default())?;
     let mut methods = Vec::new();
-    for name in args.methods.iter().flat_map(|name| expand(name, !args.images.is_empty())) {
-        let method = match (MethodConfig::resolve(&name, file.as_deref())?, &model) {
-            (Some(config), Some(model)) => {
-                let method = Evaluated { model: model.clone(), config, source: source.clone() };
-                Method::on_pictures(&name, Arc::new(method))?
-            }
-            _ => Method::resolve(&name, file.as_deref())?,
-        };
+    for name in &names {
+        let method =
+            match changing.as_ref().map(|methods| methods.resolve(name, file.as_deref())).transpose()? {
+                Some(Some(method)) => method,
+                _ => Method::resolve(name, file.as_deref())?,
+            };
         if !methods.iter().any(|m: &Method| m.name == method.name) {
             methods.push(method);
         }
@@ -261,7 +261,7 @@ fn expand(name: &str, pictures: bool) -> Vec<String> {
     let at = names.iter().position(|n| n == "ul-tta").map_or(names.len(), |i| i + 1);
     names.insert(at, "ul-tta:paper".into());
     if pictures {
-        names.extend(ultta_gradient::cards().iter().map(|card| card.name.to_string()));
+        names.extend(gradient::cards().iter().map(|card| card.name.to_string()));
     }
     names
 }
@@ -270,7 +270,7 @@ fn expand(name: &str, pictures: bool) -> Vec<String> {
 fn check_sections(text: &str) -> anyhow::Result<()> {
     let plain = |name: &str| name.trim_matches(['"', '\'', ' ']).replace('-', "_");
     let mut names: Vec<String> = ultta::methods::cards().iter().map(|card| plain(card.name)).collect();
-    names.extend(ultta_gradient::cards().iter().map(|card| plain(card.name)));
+    names.extend(gradient::NAMES.map(plain));
     for section in text.lines().filter_map(|line| line.trim().strip_prefix("[method.")) {
         let name = section.split(['.', ']']).next().unwrap_or_default();
         if !names.contains(&plain(name)) {

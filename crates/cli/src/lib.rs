@@ -1,4 +1,5 @@
 //! The `ultta` command line: one file per subcommand, glue and flags only.
+#![forbid(unsafe_code)]
 
 mod anchors;
 mod answers;
@@ -13,6 +14,7 @@ mod encode;
 mod encoder;
 mod eval;
 mod failure;
+mod gradient;
 mod head;
 mod inspect;
 mod interrupt;

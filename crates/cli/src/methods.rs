@@ -6,6 +6,8 @@ use std::process::ExitCode;
 use serde_json::json;
 use ultta::adapter::{Readout, Rows};
 
+use crate::gradient;
+
 /// List the methods
 #[derive(clap::Args, Debug)]
 pub struct Args {
@@ -18,7 +20,7 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     let mut out = std::io::stdout().lock();
     let mut cards = ultta::methods::cards();
     let on_features = cards.len();
-    cards.extend(ultta_gradient::cards());
+    cards.extend(gradient::cards());
     let needs_pictures = |i: usize| i >= on_features;
     if args.json {
         let cards: Vec<_> = cards
@@ -68,6 +70,10 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         for (_, need) in needs.iter().filter(|(needed, _)| *needed) {
             writeln!(out, "{:<17} needs {need}", "")?;
         }
+    }
+    if cards.len() == on_features {
+        let names = gradient::NAMES.join(", ");
+        writeln!(out, "Not in this binary: {names}, which change the encoder; {}", gradient::BUILD)?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -8,6 +8,7 @@ use anyhow::Context;
 use rayon::prelude::*;
 use ultta_encode::config::Preprocess;
 use ultta_encode::decode::{Limits, decode};
+use ultta_encode::flops::image_forward;
 use ultta_encode::hub::Hub;
 use ultta_encode::models::full_name;
 use ultta_encode::preprocess::preprocess;
@@ -78,12 +79,11 @@ pub fn open(
         return usage(format!("--images: no pictures in {}", folder.display()));
     }
     let options = flags.0.options();
-    let head = match flags.1.given() {
-        true => flags.1.build(encoder, &options, quiet)?,
-        false => {
-            let templates = Templates::named(&flags.1.templates)?;
-            build_head(encoder, &Classes::from_folder(folder)?, &templates, true, quiet)?
-        }
+    let head = if flags.1.given() {
+        flags.1.build(encoder, &options, quiet)?
+    } else {
+        let templates = Templates::named(&flags.1.templates)?;
+        build_head(encoder, &Classes::from_folder(folder)?, &templates, true, quiet)?
     };
     let plain = |name: &str| prompts::readable(name).to_lowercase();
     let mut labels = Vec::new();
@@ -163,12 +163,13 @@ pub fn open(
 
 /// Operations of the image tower, where its sizes are known.
 pub fn flops(model: &str) -> f64 {
-    let folder = match Path::new(model).is_dir() {
-        true => Some(model.into()),
-        false => Hub::from_environment().ok().and_then(|hub| hub.cached(full_name(model))),
+    let folder = if Path::new(model).is_dir() {
+        Some(model.into())
+    } else {
+        Hub::from_environment().ok().and_then(|hub| hub.cached(full_name(model)))
     };
     match folder.map(Clip::open) {
-        Some(Ok(clip)) => ultta_gradient::flops::image_forward(clip.config()),
+        Some(Ok(clip)) => image_forward(clip.config()),
         _ => 0.0,
     }
 }

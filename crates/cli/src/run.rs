@@ -197,9 +197,10 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         writeln!(stdout(), "{}", serde_json::to_string(&summary)?)?;
     } else if !args.quiet {
         // Standard output belongs to the predictions when they go there.
-        match args.answers_on_stdout(piped) {
-            true => summary.print(&mut stderr())?,
-            false => summary.print(&mut stdout())?,
+        if args.answers_on_stdout(piped) {
+            summary.print(&mut stderr())?
+        } else {
+            summary.print(&mut stdout())?
         }
     }
     Ok(code)

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use ultta::{Config, Error};
-use ultta_gradient::MethodConfig;
 
 use crate::failure::usage;
+use crate::gradient;
 
 /// Method, preset, file and single settings; later ones win.
 #[derive(clap::Args, Clone, Debug)]
@@ -55,7 +55,7 @@ impl Settings {
 
     /// The configuration they ask for, on top of the text of the file.
     pub fn resolve_over(&self, file: Option<&str>) -> anyhow::Result<Config> {
-        if let Some(name) = self.method.as_deref().filter(|n| MethodConfig::by_name(n).is_some()) {
+        if let Some(name) = self.method.as_deref().filter(|name| gradient::is_method(name)) {
             return usage(format!(
                 "{name} changes the encoder and so needs pictures, not features; it runs in an evaluation: \
                  ultta eval --images DIR --model M --methods zero-shot,{name}"

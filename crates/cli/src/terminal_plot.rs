@@ -54,9 +54,8 @@ impl TerminalPlot {
                 }
             }
         }
-        let paint = |curve: &Curve| match colour {
-            true => format!("\x1b[{}m{}\x1b[0m", curve.ansi, curve.mark),
-            false => curve.mark.to_string(),
+        let paint = |curve: &Curve| {
+            if colour { format!("\x1b[{}m{}\x1b[0m", curve.ansi, curve.mark) } else { curve.mark.to_string() }
         };
         let mut text = format!("{}\n", self.title);
         let starts: Vec<usize> = self.sections.iter().skip(1).map(|s| column(s.0)).collect();

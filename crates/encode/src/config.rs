@@ -364,10 +364,8 @@ fn hf_preprocess(folder: &Path, default: Preprocess) -> Result<Preprocess> {
     let crops = flag("do_center_crop") && !file["crop_size"].is_null();
     if !file["size"].is_null() {
         let (size, shortest) = side(&file["size"]).ok_or_else(|| bad("size"))?;
-        preprocess.size = match crops {
-            true => side(&file["crop_size"]).ok_or_else(|| bad("crop_size"))?.0,
-            false => size,
-        };
+        preprocess.size =
+            if crops { side(&file["crop_size"]).ok_or_else(|| bad("crop_size"))?.0 } else { size };
         preprocess.resize = if shortest { Resize::Shortest(size) } else { Resize::Squash };
     }
     Ok(preprocess)

@@ -72,12 +72,13 @@ pub fn model(encoder: &dyn Encoder) -> Result<Vec<Finding>> {
     let alone = encoder.images(&pictures[1])?;
     let difference = alone.row(0).iter().zip(images.row(1)).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     let head: Vec<String> = alone.row(0)[..alone.dim().min(4)].iter().map(|v| format!("{v:+.4}")).collect();
-    findings.push(match difference < 1e-4 {
-        true => fine(format!("parity vector (a green square): {} …", head.join(" "))),
-        false => wrong(
+    findings.push(if difference < 1e-4 {
+        fine(format!("parity vector (a green square): {} …", head.join(" ")))
+    } else {
+        wrong(
             format!("a picture's feature depends on its batch by {difference:.1e}"),
             "the model mixes pictures; export it without batch statistics",
-        ),
+        )
     });
     let prompts: Vec<String> = COLOURS.iter().map(|(name, _)| format!("the colour {name}")).collect();
     let texts = match encoder.texts(&prompts) {
@@ -290,11 +291,10 @@ fn order(sample: &[usize], top: &[usize], labels: &[usize], head: &Head) -> Vec<
     let agreeing = agreeing as f64 / sample.len().max(1) as f64;
     let shown = votes.iter().filter(|v| !v.is_empty()).count();
     if sample.len() >= 4 * shown && agreeing > 0.5 && right < 0.5 * agreeing {
-        let advice = match sorts_as_text(n) {
-            true => {
-                "class folders sort as text (0, 1, 10, 2 …) or the names are in another order than the labels"
-            }
-            false => "the class names are in another order than the labels",
+        let advice = if sorts_as_text(n) {
+            "class folders sort as text (0, 1, 10, 2 …) or the names are in another order than the labels"
+        } else {
+            "the class names are in another order than the labels"
         };
         return vec![wrong(
             format!(
@@ -305,12 +305,13 @@ fn order(sample: &[usize], top: &[usize], labels: &[usize], head: &Head) -> Vec<
             advice,
         )];
     }
-    vec![match right > 2.0 * chance {
-        true => fine(format!("zero-shot top-1 {:.1} %", 100.0 * right)),
-        false => doubtful(
+    vec![if right > 2.0 * chance {
+        fine(format!("zero-shot top-1 {:.1} %", 100.0 * right))
+    } else {
+        doubtful(
             format!("zero-shot top-1 {:.1} %, chance is {:.1} %", 100.0 * right, 100.0 * chance),
             "check class names, their order and the encoder",
-        ),
+        )
     }]
 }
 

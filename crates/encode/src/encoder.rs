@@ -269,9 +269,10 @@ pub fn open_with(
     model: &str,
     progress: &mut dyn FnMut(crate::hub::Progress<'_>),
 ) -> Result<Box<dyn Encoder>> {
-    let folder: PathBuf = match Path::new(model).is_dir() {
-        true => model.into(),
-        false => crate::hub::Hub::from_environment()?.model(crate::models::full_name(model), progress)?,
+    let folder: PathBuf = if Path::new(model).is_dir() {
+        model.into()
+    } else {
+        crate::hub::Hub::from_environment()?.model(crate::models::full_name(model), progress)?
     };
     #[cfg(feature = "onnx")]
     if crate::onnx::is_onnx(&folder) {

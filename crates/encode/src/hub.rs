@@ -236,16 +236,14 @@ impl Remote<'_> {
             remembered.take(headers);
             if !status.is_redirection() {
                 remembered.url = at;
-                return match remembered.etag.is_empty() {
-                    true => Err("the hub gave no ETag to keep the file under".into()),
-                    false => Ok(Some(remembered)),
+                return if remembered.etag.is_empty() {
+                    Err("the hub gave no ETag to keep the file under".into())
+                } else {
+                    Ok(Some(remembered))
                 };
             }
             let to = text(headers, "location").ok_or("a redirect to nowhere")?;
-            at = match to.starts_with('/') {
-                true => format!("{}{to}", origin(&at)),
-                false => to,
-            };
+            at = if to.starts_with('/') { format!("{}{to}", origin(&at)) } else { to };
             found = Some(remembered);
         }
         Err("too many redirects".into())
@@ -409,9 +407,10 @@ fn verify(head: &Remembered, name: &str, part: &Path) -> Result<()> {
         hash.update(&buffer[..n]);
     }
     let got: String = hash.finalize().iter().map(|b| format!("{b:02x}")).collect();
-    match got.eq_ignore_ascii_case(&head.etag) {
-        true => Ok(()),
-        false => bad(format!("its SHA-256 is {got}, the hub says {}", head.etag)),
+    if got.eq_ignore_ascii_case(&head.etag) {
+        Ok(())
+    } else {
+        bad(format!("its SHA-256 is {got}, the hub says {}", head.etag))
     }
 }
 

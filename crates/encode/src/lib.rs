@@ -16,6 +16,7 @@ pub mod decode;
 pub mod doctor;
 pub mod encoder;
 mod error;
+pub mod flops;
 pub mod hub;
 pub mod models;
 #[cfg(feature = "onnx")]

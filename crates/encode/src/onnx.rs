@@ -244,15 +244,12 @@ impl Encoder for OnnxModel {
         for part in texts.chunks(AT_A_TIME) {
             let ids = part.iter().map(|t| self.tokenizer.encode(t)).collect::<Result<Vec<_>>>()?.concat();
             let shape = [part.len() as i64, self.context as i64];
-            let input: SessionInputValue<'_> = match narrow {
-                true => {
-                    let ids: Vec<i32> = ids.iter().map(|&id| id as i32).collect();
-                    Tensor::from_array((shape, ids)).map_err(onnx)?.into()
-                }
-                false => {
-                    let ids: Vec<i64> = ids.iter().map(|&id| id as i64).collect();
-                    Tensor::from_array((shape, ids)).map_err(onnx)?.into()
-                }
+            let input: SessionInputValue<'_> = if narrow {
+                let ids: Vec<i32> = ids.iter().map(|&id| id as i32).collect();
+                Tensor::from_array((shape, ids)).map_err(onnx)?.into()
+            } else {
+                let ids: Vec<i64> = ids.iter().map(|&id| id as i64).collect();
+                Tensor::from_array((shape, ids)).map_err(onnx)?.into()
             };
             features.extend(run(session, input)?);
         }

@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::io::{Cursor, Read};
+use std::rc::Rc;
 
 use safetensors::Dtype;
 
@@ -21,6 +22,12 @@ const MAX_PICKLE: u64 = 64 << 20;
 
 /// The most values a pickle may have on its stack.
 const MAX_STACK: usize = 1 << 20;
+
+/// The most tuples and dictionaries inside one another; a state dictionary has three or four.
+const MAX_DEPTH: usize = 16;
+
+/// The most entries that are looked at in search of tensors.
+const MAX_ENTRIES: usize = 1 << 20;
 
 /// Finds the tensors of an archive.
 pub(crate) fn read(bytes: &[u8]) -> Result<Vec<Stored>, String> {
@@ -51,26 +58,27 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Vec<Stored>, String> {
             2
         };
         // Strides of a contiguous tensor, last dimension fastest.
-        let mut expected = 1;
+        let too_large = || format!("{name}: its shape is too large: {:?}", tensor.shape);
+        let mut expected = 1usize;
         for (&n, &stride) in tensor.shape.iter().zip(&tensor.stride).rev() {
             if n != 1 && stride != expected {
                 return Err(format!("{name}: expected a contiguous tensor, got strides {:?}", tensor.stride));
             }
-            expected *= n;
+            expected = expected.checked_mul(n).ok_or_else(too_large)?;
         }
-        let (start, len) = (tensor.offset.checked_mul(size), expected.checked_mul(size));
-        let (Some(start), Some(len)) = (start, len) else { return Err(format!("{name}: too large")) };
-        let within = start.checked_add(len).is_some_and(|end| end as u64 <= entry.size());
-        let start = begin as usize + start;
-        if !within || start + len > bytes.len() {
+        let len = expected.checked_mul(size).ok_or_else(too_large)?;
+        let start = tensor.offset.checked_mul(size).ok_or_else(too_large)?;
+        let end = start.checked_add(len).ok_or_else(too_large)?;
+        let in_file = usize::try_from(begin).ok().and_then(|begin| begin.checked_add(end));
+        if end as u64 > entry.size() || in_file.is_none_or(|end| end > bytes.len()) {
             return Err(format!("{name}: its data is cut short"));
         }
-        found.push(Stored { name, start, len, dtype: tensor.dtype, shape: tensor.shape });
+        let start = begin as usize + start;
+        found.push(Stored { name, start, len, dtype: tensor.dtype, shape: tensor.shape.clone() });
     }
     Ok(found)
 }
 
-#[derive(Clone)]
 struct TensorValue {
     storage: String,
     dtype: Dtype,
@@ -79,23 +87,53 @@ struct TensorValue {
     stride: Vec<usize>,
 }
 
+/// A value on the pickle's stack. A pickle may recall a value any number of times, so copies share what they hold.
 #[derive(Clone)]
 enum Value {
     None,
     Mark,
     Int(i64),
-    Text(String),
-    Tuple(Vec<Value>),
+    Text(Rc<str>),
+    Tuple(Rc<Values>),
     /// Key, value, key, value …
-    Dict(Vec<Value>),
-    Global(String),
-    Storage(String, Dtype),
-    Tensor(Box<TensorValue>),
+    Dict(Rc<Values>),
+    Global(Rc<str>),
+    Storage(Rc<str>, Dtype),
+    Tensor(Rc<TensorValue>),
     Other,
 }
 
+/// What a tuple or a dictionary holds.
+#[derive(Clone, Default)]
+struct Values {
+    values: Vec<Value>,
+    /// Tuples and dictionaries inside one another, this one included.
+    depth: usize,
+}
+
+impl Values {
+    fn new(values: Vec<Value>) -> Result<Rc<Self>, String> {
+        let mut new = Self::default();
+        new.extend(values)?;
+        Ok(Rc::new(new))
+    }
+
+    fn extend(&mut self, values: Vec<Value>) -> Result<(), String> {
+        let depth = |value: &Value| match value {
+            Value::Tuple(inner) | Value::Dict(inner) => inner.depth,
+            _ => 0,
+        };
+        self.depth = values.iter().map(depth).max().unwrap_or(0).saturating_add(1).max(self.depth);
+        if self.depth > MAX_DEPTH {
+            return Err(format!("the pickle nests its values deeper than {MAX_DEPTH}"));
+        }
+        self.values.extend(values);
+        Ok(())
+    }
+}
+
 /// Runs the pickle as far as it builds dictionaries of tensors.
-fn tensors(program: &[u8]) -> Result<Vec<(String, TensorValue)>, String> {
+fn tensors(program: &[u8]) -> Result<Vec<(String, Rc<TensorValue>)>, String> {
     let mut stack: Vec<Value> = Vec::new();
     let mut memo: HashMap<u32, Value> = HashMap::new();
     // Dictionaries are filled after they were put into the memo; only the outermost one matters.
@@ -120,10 +158,11 @@ fn tensors(program: &[u8]) -> Result<Vec<(String, TensorValue)>, String> {
         stack.pop();
         Ok(values)
     }
-    fn add(stack: &mut [Value], values: Vec<Value>) {
+    fn add(stack: &mut [Value], values: Vec<Value>) -> Result<(), String> {
         if let Some(Value::Dict(entries)) = stack.last_mut() {
-            entries.extend(values);
+            Rc::make_mut(entries).extend(values)?;
         }
+        Ok(())
     }
     loop {
         if stack.len() > MAX_STACK {
@@ -134,8 +173,8 @@ fn tensors(program: &[u8]) -> Result<Vec<(String, TensorValue)>, String> {
             0x80 => drop(take!(1)),
             b'.' => break,
             b'(' => stack.push(Value::Mark),
-            b')' => stack.push(Value::Tuple(vec![])),
-            b'}' => stack.push(Value::Dict(vec![])),
+            b')' => stack.push(Value::Tuple(Values::new(vec![])?)),
+            b'}' => stack.push(Value::Dict(Values::new(vec![])?)),
             b']' | b'N' => stack.push(if op == b'N' { Value::None } else { Value::Other }),
             0x88 | 0x89 => stack.push(Value::Int(i64::from(op == 0x88))),
             b'K' => stack.push(Value::Int(take!(1)[0].into())),
@@ -161,7 +200,7 @@ fn tensors(program: &[u8]) -> Result<Vec<(String, TensorValue)>, String> {
                     b'X' => u32::from_le_bytes(take!(4).try_into().unwrap_or_default()) as usize,
                     _ => take!(1)[0] as usize,
                 };
-                stack.push(Value::Text(String::from_utf8_lossy(take!(n)).into_owned()));
+                stack.push(Value::Text(String::from_utf8_lossy(take!(n)).into()));
             }
             b'q' => drop(memo.insert(take!(1)[0].into(), stack.last().cloned().unwrap_or(Value::None))),
             b'r' => {
@@ -183,17 +222,17 @@ fn tensors(program: &[u8]) -> Result<Vec<(String, TensorValue)>, String> {
                     Ok(String::from_utf8_lossy(&rest[..n]).into_owned())
                 };
                 let (module, name) = (line()?, line()?);
-                stack.push(Value::Global(format!("{module}.{name}")));
+                stack.push(Value::Global(format!("{module}.{name}").into()));
             }
             b't' => {
                 let values = to_mark(&mut stack)?;
-                stack.push(Value::Tuple(values));
+                stack.push(Value::Tuple(Values::new(values)?));
             }
             0x85..=0x87 => {
                 let n = (op - 0x84) as usize;
                 let place = stack.len().checked_sub(n).ok_or("the pickle takes from an empty stack")?;
                 let values = stack.split_off(place);
-                stack.push(Value::Tuple(values));
+                stack.push(Value::Tuple(Values::new(values)?));
             }
             b'Q' => {
                 let value = storage(pop!())?;
@@ -205,11 +244,11 @@ fn tensors(program: &[u8]) -> Result<Vec<(String, TensorValue)>, String> {
             }
             b's' => {
                 let (value, key) = (pop!(), pop!());
-                add(&mut stack, vec![key, value]);
+                add(&mut stack, vec![key, value])?;
             }
             b'u' => {
                 let values = to_mark(&mut stack)?;
-                add(&mut stack, values);
+                add(&mut stack, values)?;
             }
             b'a' => drop(pop!()),
             b'e' => drop(to_mark(&mut stack)?),
@@ -220,7 +259,7 @@ fn tensors(program: &[u8]) -> Result<Vec<(String, TensorValue)>, String> {
         }
     }
     let mut found = Vec::new();
-    collect(pop!(), &mut found);
+    collect(&pop!(), &mut found, &mut 0)?;
     if found.is_empty() {
         return Err("the pickle holds no tensors".into());
     }
@@ -229,9 +268,9 @@ fn tensors(program: &[u8]) -> Result<Vec<(String, TensorValue)>, String> {
 
 fn storage(id: Value) -> Result<Value, String> {
     if let Value::Tuple(parts) = id
-        && let [_, Value::Global(kind), Value::Text(key), ..] = &parts[..]
+        && let [_, Value::Global(kind), Value::Text(key), ..] = &parts.values[..]
     {
-        let dtype = match kind.as_str() {
+        let dtype = match &**kind {
             "torch.FloatStorage" => Dtype::F32,
             "torch.HalfStorage" => Dtype::F16,
             "torch.BFloat16Storage" => Dtype::BF16,
@@ -246,8 +285,8 @@ fn storage(id: Value) -> Result<Value, String> {
 
 fn reduce(function: Value, arguments: Value) -> Value {
     let (Value::Global(name), Value::Tuple(arguments)) = (function, arguments) else { return Value::Other };
-    match (name.as_str(), &arguments[..]) {
-        ("collections.OrderedDict", _) => Value::Dict(vec![]),
+    match (&*name, &arguments.values[..]) {
+        ("collections.OrderedDict", _) => Value::Dict(Rc::default()),
         (
             "torch._utils._rebuild_tensor_v2",
             [
@@ -264,10 +303,10 @@ fn reduce(function: Value, arguments: Value) -> Value {
                     .map(|v| if let Value::Int(n) = v { usize::try_from(*n).ok() } else { None })
                     .collect()
             };
-            match (sizes(shape), sizes(stride), usize::try_from(*offset)) {
+            match (sizes(&shape.values), sizes(&stride.values), usize::try_from(*offset)) {
                 (Some(shape), Some(stride), Ok(offset)) if shape.len() == stride.len() => {
-                    let (storage, dtype) = (storage.clone(), *dtype);
-                    Value::Tensor(Box::new(TensorValue { storage, dtype, offset, shape, stride }))
+                    let (storage, dtype) = (storage.to_string(), *dtype);
+                    Value::Tensor(Rc::new(TensorValue { storage, dtype, offset, shape, stride }))
                 }
                 _ => Value::Other,
             }
@@ -278,17 +317,54 @@ fn reduce(function: Value, arguments: Value) -> Value {
 }
 
 /// All tensors under text keys; dictionaries inside (`state_dict`) are entered, and a wrapper's `module.` dropped.
-fn collect(value: Value, found: &mut Vec<(String, TensorValue)>) {
-    let Value::Dict(entries) = value else { return };
-    let mut entries = entries.into_iter();
-    while let (Some(key), Some(value)) = (entries.next(), entries.next()) {
-        match (key, value) {
+/// `seen` counts the entries looked at: a dictionary may hold one other many times over.
+fn collect(
+    value: &Value,
+    found: &mut Vec<(String, Rc<TensorValue>)>,
+    seen: &mut usize,
+) -> Result<(), String> {
+    let Value::Dict(entries) = value else { return Ok(()) };
+    for entry in entries.values.chunks_exact(2) {
+        *seen += 1;
+        if *seen > MAX_ENTRIES {
+            return Err(format!("the pickle holds more than {MAX_ENTRIES} entries"));
+        }
+        match (&entry[0], &entry[1]) {
             (Value::Text(name), Value::Tensor(tensor)) if tensor.dtype != Dtype::I64 => {
-                let name = name.strip_prefix("module.").map_or(name.clone(), str::to_string);
-                found.push((name, *tensor));
+                found.push((name.strip_prefix("module.").unwrap_or(name).to_string(), tensor.clone()));
             }
-            (_, inner @ Value::Dict(_)) => collect(inner, found),
+            (_, inner @ Value::Dict(_)) => collect(inner, found, seen)?,
             _ => {}
         }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(program: &[u8]) -> String {
+        tensors(program).err().expect("refused")
+    }
+
+    #[test]
+    fn tuples_inside_tuples_end_somewhere() {
+        let mut program = b")".to_vec();
+        program.extend([0x85; 100_000]);
+        assert!(refused(&program).contains("deeper than"));
+    }
+
+    #[test]
+    fn one_value_recalled_many_times_takes_no_room() {
+        // Every round makes a dictionary that holds the last one thirty times over.
+        let mut program = b"}q\0".to_vec();
+        for _ in 0..MAX_DEPTH - 2 {
+            program.extend(b"}(");
+            program.extend(b"Nh\0".repeat(30));
+            program.extend(b"uq\0");
+        }
+        program.push(b'.');
+        assert!(refused(&program).contains("entries"));
     }
 }

@@ -169,9 +169,10 @@ fn prepare(item: &Item, encoder: &dyn Encoder, options: &Options) -> Result<Read
     let work = || {
         let picture = decode(&item.read(options.limits.bytes)?, &options.limits)?;
         let pixels = preprocess(&picture, encoder.preprocess())?;
-        let picture = match options.keep_pictures {
-            true => Some(reduced(picture, KEEP * encoder.preprocess().size)?),
-            false => None,
+        let picture = if options.keep_pictures {
+            Some(reduced(picture, KEEP * encoder.preprocess().size)?)
+        } else {
+            None
         };
         Ok(Ready { pixels, picture })
     };

@@ -1,7 +1,8 @@
 //! A picture to the input of an image tower: resize, cut, normalise.
 
-use fast_image_resize::images::{Image, ImageRef};
-use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
+use fast_image_resize::images::{TypedImage, TypedImageRef};
+use fast_image_resize::pixels::U8x3;
+use fast_image_resize::{FilterType, ResizeAlg, ResizeOptions, Resizer};
 
 use crate::config::{Filter, Preprocess, Resize};
 use crate::decode::Picture;
@@ -33,9 +34,10 @@ pub fn cut(picture: &Picture, config: &Preprocess) -> Result<Picture> {
             let start = |length: usize| ((length as f64 - size as f64) / 2.0).round_ties_even();
             let (left, top) = (start(new_width), start(new_height));
             let resized = resized(picture, whole, new_width, new_height, config.filter)?;
-            match left < 0.0 || top < 0.0 {
-                true => Ok(pad(&resized, left, top, size)),
-                false => Ok(window(&resized, left as usize, top as usize, size)),
+            if left < 0.0 || top < 0.0 {
+                Ok(pad(&resized, left, top, size))
+            } else {
+                Ok(window(&resized, left as usize, top as usize, size))
             }
         }
         _ => resized(picture, whole, size, size, config.filter),
@@ -83,9 +85,13 @@ fn pass(
     (width, height): (usize, usize),
     filter: Filter,
 ) -> Result<Picture, String> {
-    let source = ImageRef::new(picture.width as u32, picture.height as u32, &picture.rgb, PixelType::U8x3)
-        .map_err(|e| e.to_string())?;
-    let mut target = Image::new(width as u32, height as u32, PixelType::U8x3);
+    // Typed images: without the type, the code of every kind of pixel is compiled into this crate.
+    let source =
+        TypedImageRef::<U8x3>::from_buffer(picture.width as u32, picture.height as u32, &picture.rgb)
+            .map_err(|e| e.to_string())?;
+    let mut rgb = vec![0; 3 * width * height];
+    let mut target =
+        TypedImage::<U8x3>::from_buffer(width as u32, height as u32, &mut rgb).map_err(|e| e.to_string())?;
     let filter = match filter {
         Filter::Bicubic => FilterType::CatmullRom,
         Filter::Bilinear => FilterType::Bilinear,
@@ -97,9 +103,9 @@ fn pass(
         frame.height,
     );
     RESIZER
-        .with_borrow_mut(|resizer| resizer.resize(&source, &mut target, &options))
+        .with_borrow_mut(|resizer| resizer.resize_typed(&source, &mut target, &options))
         .map_err(|e| e.to_string())?;
-    Ok(Picture { width, height, rgb: target.into_vec() })
+    Ok(Picture { width, height, rgb })
 }
 
 thread_local! {

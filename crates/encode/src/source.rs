@@ -134,11 +134,12 @@ pub fn collect(arguments: &[String]) -> Result<Vec<Item>> {
                 .map_err(|e| Error::names("paths", format!("{argument:?} is no glob: {e}")))?;
             let before = items.len();
             for path in paths.flatten() {
-                match path.is_dir() {
-                    true => items.extend(tree(&path)?),
-                    false if path.extension().is_some_and(|e| e == "tar") => items.extend(archive(&path)?),
-                    false if is_picture(&path) => items.push(Item::file(path, None)),
-                    false => {}
+                if path.is_dir() {
+                    items.extend(tree(&path)?);
+                } else if path.extension().is_some_and(|e| e == "tar") {
+                    items.extend(archive(&path)?);
+                } else if is_picture(&path) {
+                    items.push(Item::file(path, None));
                 }
             }
             if items.len() == before {

@@ -17,12 +17,13 @@ use ultta::{Config, Features, Head};
 use ultta_encode::config::{
     BlockConfig, ModelConfig, Preprocess, TextConfig, TokenKind, VisionConfig, VisionPool,
 };
+use ultta_encode::flops;
 use ultta_encode::{Activation, Clip, Encoder};
 use ultta_eval::pictures::{peak_bytes, reset_peak};
 use ultta_eval::random::Random;
 use ultta_gradient::method::{Batch, Classifier};
 use ultta_gradient::train::{Parameters, Which};
-use ultta_gradient::{MethodConfig, Model, Session, entropy, flops};
+use ultta_gradient::{MethodConfig, Model, Session, entropy};
 
 type Any = Box<dyn std::error::Error>;
 

@@ -196,10 +196,7 @@ impl Cotta {
                 next.push(Tensor::from_vec(values, value.shape(), value.device())?);
             }
         }
-        match p > 0.0 {
-            true => self.parameters.set(&next),
-            false => Ok(()),
-        }
+        if p > 0.0 { self.parameters.set(&next) } else { Ok(()) }
     }
 }
 

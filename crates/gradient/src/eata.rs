@@ -128,12 +128,11 @@ impl Eata {
         let squares = self.squares(classifier, batch);
         self.parameters.set(&now)?;
         if let Some(squares) = squares? {
-            self.fisher.sums = match self.fisher.sums.is_empty() {
-                true => squares,
-                false => {
-                    let add = |(a, b): (&Tensor, Tensor)| Ok((a + b)?);
-                    self.fisher.sums.iter().zip(squares).map(add).collect::<Result<_>>()?
-                }
+            self.fisher.sums = if self.fisher.sums.is_empty() {
+                squares
+            } else {
+                let add = |(a, b): (&Tensor, Tensor)| Ok((a + b)?);
+                self.fisher.sums.iter().zip(squares).map(add).collect::<Result<_>>()?
             };
             self.fisher.batches += 1.0;
         }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use sha2::{Digest, Sha256};
 use ultta::adapter::{Card, Prediction};
 use ultta::{Head, Result, Scores};
 use ultta_eval::pictures::{Cost, PictureMethod, PictureSession};
@@ -34,7 +35,7 @@ impl PictureMethod for Evaluated {
         let (name, source) = (self.model.name(), self.source.len() / self.model.input_len());
         let digest = digest(&self.source);
         format!(
-            "[method]\n[model]\nname = {name:?}\nsource_pictures = {source}\nsource_digest = \"{digest:016x}\"\n{settings}"
+            "[method]\n[model]\nname = {name:?}\nsource_pictures = {source}\nsource_digest = \"{digest}\"\n{settings}"
         )
     }
 
@@ -47,10 +48,11 @@ impl PictureMethod for Evaluated {
     }
 }
 
-/// FNV-1a over the values: other source pictures are another run.
-fn digest(values: &[f32]) -> u64 {
-    let step = |hash: u64, v: &f32| (hash ^ u64::from(v.to_bits())).wrapping_mul(0x0000_0100_0000_01b3);
-    values.iter().fold(0xcbf2_9ce4_8422_2325, step)
+/// The start of a SHA-256 over the values: other source pictures are another run.
+fn digest(values: &[f32]) -> String {
+    let mut hash = Sha256::new();
+    values.iter().for_each(|value| hash.update(value.to_le_bytes()));
+    hash.finalize()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 struct Running(Session);

@@ -25,12 +25,12 @@
 //! # }
 //! ```
 #![deny(missing_docs)]
+#![forbid(unsafe_code)]
 
 pub mod cotta;
 pub mod eata;
 mod error;
 pub mod eval;
-pub mod flops;
 pub mod method;
 mod ops;
 pub mod sar;

@@ -10,10 +10,11 @@ use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 use ultta::Head;
 use ultta::adapter::Card;
+use ultta_encode::flops;
 
 use crate::train::Parameters;
 use crate::vit::{Model, Weights};
-use crate::{Error, Result, cotta, eata, flops, ops, sar, tent, tpt, ttt};
+use crate::{Error, Result, cotta, eata, ops, sar, tent, tpt, ttt};
 
 /// A frozen model and the head that names its classes.
 pub struct Classifier {
@@ -232,12 +233,13 @@ impl MethodConfig {
 
 /// Refuses a setting that is out of range.
 pub(crate) fn check(method: &str, key: &str, value: f64, low: f64, high: f64) -> Result<()> {
-    match (low..=high).contains(&value) {
-        true => Ok(()),
-        false => Err(Error::config(
+    if (low..=high).contains(&value) {
+        Ok(())
+    } else {
+        Err(Error::config(
             format!("method.{method}.{key}"),
             format!("expected a number from {low} to {high}, got {value}"),
-        )),
+        ))
     }
 }
 

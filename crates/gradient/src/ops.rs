@@ -88,17 +88,13 @@ impl CustomOp3 for Linear {
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
         let (outputs, inputs) = w.dims2()?;
         let grad = grad.contiguous()?.reshape(((), outputs))?;
-        let to_x = match x.track_op() {
-            true => Some(grad.matmul(&w.detach())?.reshape(x.shape())?),
-            false => None,
-        };
-        let to_w = match w.track_op() {
-            true => Some(grad.t()?.matmul(&x.detach().reshape(((), inputs))?)?),
-            false => None,
-        };
-        let to_b = match b.track_op() {
-            true => Some(Tensor::from_vec(with(&grad, |g| column_sums(g, outputs))?, outputs, b.device())?),
-            false => None,
+        let to_x = if x.track_op() { Some(grad.matmul(&w.detach())?.reshape(x.shape())?) } else { None };
+        let to_w =
+            if w.track_op() { Some(grad.t()?.matmul(&x.detach().reshape(((), inputs))?)?) } else { None };
+        let to_b = if b.track_op() {
+            Some(Tensor::from_vec(with(&grad, |g| column_sums(g, outputs))?, outputs, b.device())?)
+        } else {
+            None
         };
         Ok((to_x, to_w, to_b))
     }

@@ -18,13 +18,14 @@
 use candle_core::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 use ultta::adapter::{Card, Readout, Rows};
+use ultta_encode::flops;
 use ultta_eval::random::Random;
 
 use crate::method::{Batch, Classifier, Cost, Method, check};
 use crate::ops::{entropy, linear, softmax};
 use crate::train::{Kind, Optimizer, Parameters};
 use crate::views::{Strength, view};
-use crate::{Error, Result, flops};
+use crate::{Error, Result};
 
 /// What TPT is.
 pub const CARD: Card = Card {

@@ -210,12 +210,11 @@ impl Optimizer {
         let fresh = self.first.is_empty();
         match self.kind {
             Kind::Sgd => {
-                self.first = match fresh {
-                    true => gradients.iter().map(|g| Ok(g.detach())).collect::<Result<_>>()?,
-                    false => {
-                        let next = |(v, g): (&Tensor, &Tensor)| Ok(((v * self.momentum)? + g)?);
-                        self.first.iter().zip(gradients).map(next).collect::<Result<_>>()?
-                    }
+                self.first = if fresh {
+                    gradients.iter().map(|g| Ok(g.detach())).collect::<Result<_>>()?
+                } else {
+                    let next = |(v, g): (&Tensor, &Tensor)| Ok(((v * self.momentum)? + g)?);
+                    self.first.iter().zip(gradients).map(next).collect::<Result<_>>()?
                 };
                 parameters.add_scaled(&self.first, -lr)
             }

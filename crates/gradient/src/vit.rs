@@ -77,10 +77,11 @@ fn shapes(config: &ModelConfig) -> Vec<(String, Vec<usize>)> {
 impl Model {
     /// Opens a model by folder or hub name, as `ultta_encode::open` does.
     pub fn open(model: &str) -> Result<Self> {
-        let folder: PathBuf = match Path::new(model).is_dir() {
-            true => model.into(),
-            false => ultta_encode::hub::Hub::from_environment()?
-                .model(ultta_encode::models::full_name(model), &mut |_| {})?,
+        let folder: PathBuf = if Path::new(model).is_dir() {
+            model.into()
+        } else {
+            ultta_encode::hub::Hub::from_environment()?
+                .model(ultta_encode::models::full_name(model), &mut |_| {})?
         };
         if folder.join("image.onnx").exists() {
             let reason =

@@ -459,10 +459,7 @@ impl Block<'_> {
             })?;
             (start, first_view) = (end, last_view);
         }
-        match pieces.is_empty() {
-            true => work(session, &input).map_err(raise),
-            false => Ok(join(pieces)),
-        }
+        if pieces.is_empty() { work(session, &input).map_err(raise) } else { Ok(join(pieces)) }
     }
 
     fn features<'a>(&self, data: &'a [f32], dim: usize) -> PyResult<Features<'a>> {

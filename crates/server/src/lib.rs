@@ -15,6 +15,8 @@ mod auth;
 mod board;
 pub mod body;
 mod clock;
+#[doc(hidden)]
+pub mod fuzz;
 mod http;
 mod listen;
 mod log;

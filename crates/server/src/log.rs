@@ -285,7 +285,7 @@ fn put_floats(out: &mut Vec<u8>, values: &[f32]) {
 }
 
 /// A record from its payload; `None` if it makes no sense.
-fn parse(payload: &[u8], number: u64) -> Option<Record> {
+pub fn parse(payload: &[u8], number: u64) -> Option<Record> {
     let mut bytes = Bytes(payload);
     if bytes.u64()? != number {
         return None;

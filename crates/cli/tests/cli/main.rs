@@ -1,9 +1,16 @@
-//! The `ultta` binary from outside, in temporary folders.
+//! The `ultta` binary from outside, in temporary folders. One file per command or concern; one test binary for all.
+#![forbid(unsafe_code)]
 
 mod bad_input;
 mod corpus;
 mod demo;
+mod eval;
+#[cfg(feature = "gradient")]
+mod gradient;
+mod pictures;
 mod pipe;
 mod real;
 mod run;
+#[cfg(all(feature = "serve", target_os = "linux"))]
+mod serve;
 mod support;

@@ -148,9 +148,10 @@ fn fix_embedded(text: &str) -> String {
         }
         out.push_str(&text[last..found.start()]);
         let part = found.as_str();
-        match part.len() < text.len() && BADNESS.is_match(part) {
-            true => out.push_str(&fix_encoding(part)),
-            false => out.push_str(part),
+        if part.len() < text.len() && BADNESS.is_match(part) {
+            out.push_str(&fix_encoding(part))
+        } else {
+            out.push_str(part)
         }
         (last, at) = (found.end(), found.end());
     }

@@ -42,10 +42,8 @@ impl Tokenizer {
     /// The unigram model in a folder, for texts of this many tokens. Without one, texts are errors.
     pub fn unigram(folder: &Path, context: usize) -> Result<Self> {
         let path = folder.join(unigram::FILE);
-        let kind = match path.exists() {
-            true => Kind::Unigram(Box::new(Unigram::open(&path)?)),
-            false => Kind::Missing(path),
-        };
+        let kind =
+            if path.exists() { Kind::Unigram(Box::new(Unigram::open(&path)?)) } else { Kind::Missing(path) };
         Ok(Self { kind, context })
     }
 

@@ -88,9 +88,10 @@ impl VisionTower {
                 }))
             }
         };
-        let norm_pre = match tensors.has("vision.norm_pre.weight") {
-            true => Some(LayerNorm::load(tensors, "vision.norm_pre", width, eps)?),
-            false => None,
+        let norm_pre = if tensors.has("vision.norm_pre.weight") {
+            Some(LayerNorm::load(tensors, "vision.norm_pre", width, eps)?)
+        } else {
+            None
         };
         Ok(Self {
             patch,
@@ -248,12 +249,11 @@ impl TextTower {
 
     /// The place that is read in the end: the first of the largest token, or the last one.
     fn pooled(&self, ids: &[u32]) -> usize {
-        match self.config.causal {
-            true => {
-                let end = ids.iter().copied().max().unwrap_or(0);
-                ids.iter().position(|&id| id == end).unwrap_or(0)
-            }
-            false => ids.len().saturating_sub(1),
+        if self.config.causal {
+            let end = ids.iter().copied().max().unwrap_or(0);
+            ids.iter().position(|&id| id == end).unwrap_or(0)
+        } else {
+            ids.len().saturating_sub(1)
         }
     }
 

@@ -276,7 +276,8 @@ impl WithSimd for Part<'_> {
     fn with_simd<S: Simd>(self, simd: S) {
         let Part { a, weights, finish, shared, rows, panels, scratch } = self;
         let (inputs, panel) = (weights.inputs, weights.panel);
-        debug_assert_eq!(panel, 2 * S::F32_LANES);
+        // The reads of a tile stay inside its panel because the panel is as wide as this.
+        assert_eq!(panel, 2 * S::F32_LANES, "the width of a panel");
         let mut first = 0;
         loop {
             let width = weights.block.min(inputs - first);
@@ -388,7 +389,7 @@ unsafe fn tile_of_height<S: Simd>(simd: S, height: usize, tile: Tile<'_>) {
 unsafe fn tile_of<S: Simd, const R: usize>(simd: S, tile: Tile<'_>) {
     let Tile { strip, columns, width, out, stride, used, add } = tile;
     let lanes = S::F32_LANES;
-    debug_assert!(strip.len() >= R * width && columns.len() >= width * 2 * lanes);
+    assert!(strip.len() >= R * width && columns.len() >= width * 2 * lanes, "a tile's rows and panel");
     let mut acc = [[simd.splat_f32s(0.0); 2]; R];
     let rows: [*const f32; R] = std::array::from_fn(|i| strip.as_ptr().wrapping_add(i * width));
     let mut panel = columns.as_ptr().cast::<S::f32s>();
@@ -410,10 +411,8 @@ unsafe fn tile_of<S: Simd, const R: usize>(simd: S, tile: Tile<'_>) {
                 // SAFETY: promised by the caller.
                 unsafe {
                     let place = out.add(i * stride + j * lanes).cast::<S::f32s>();
-                    let value = match add {
-                        true => simd.add_f32s(place.read_unaligned(), acc[i][j]),
-                        false => acc[i][j],
-                    };
+                    let value =
+                        if add { simd.add_f32s(place.read_unaligned(), acc[i][j]) } else { acc[i][j] };
                     place.write_unaligned(value);
                 }
             }

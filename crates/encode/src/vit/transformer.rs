@@ -159,13 +159,12 @@ impl Transformer {
             weight[..width * width].iter_mut().for_each(|w| *w *= scale);
             bias[..width].iter_mut().for_each(|b| *b *= scale);
             let alone = shape.pooled && layer + 1 == shape.layers;
-            let (query, qkv) = match alone {
-                false => (None, Linear::new(&weight, 3 * width, width, Some(bias))),
-                true => {
-                    let rest = bias.split_off(width);
-                    let query = Linear::new(&weight[..width * width], width, width, Some(bias));
-                    (Some(query), Linear::new(&weight[width * width..], 2 * width, width, Some(rest)))
-                }
+            let (query, qkv) = if alone {
+                let rest = bias.split_off(width);
+                let query = Linear::new(&weight[..width * width], width, width, Some(bias));
+                (Some(query), Linear::new(&weight[width * width..], 2 * width, width, Some(rest)))
+            } else {
+                (None, Linear::new(&weight, 3 * width, width, Some(bias)))
             };
             blocks.push(Block {
                 norm1: LayerNorm::load(tensors, &name("norm1"), width, eps)?,

@@ -1,5 +1,4 @@
 //! ONNX models beside the same model in pure Rust. Needs the feature `onnx` and `ORT_DYLIB_PATH`: `onnx.sh` sets both up.
-#![cfg(feature = "onnx")]
 
 use std::path::Path;
 

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use ultta::{Features, Head};
 use ultta_encode::config::ModelConfig;
+use ultta_encode::flops;
 use ultta_encode::{Clip, Encoder};
 use ultta_eval::random::Random;
-use ultta_gradient::{MethodConfig, Model, Session, cards, flops, tiny};
+use ultta_gradient::{MethodConfig, Model, Session, cards, tiny};
 
 fn config() -> ModelConfig {
     let mut config = tiny::config();

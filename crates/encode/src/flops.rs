@@ -4,7 +4,7 @@
 //! A backward computes one product per linear layer for the gradient of its input, and one more where its weight is
 //! trained; attention's two products have two gradients each.
 
-use ultta_encode::config::{BlockConfig, ModelConfig};
+use crate::config::{BlockConfig, ModelConfig};
 
 /// Operations of the linear layers and of attention in one block.
 fn block(blocks: &BlockConfig, tokens: usize) -> (f64, f64) {
@@ -30,7 +30,7 @@ pub fn image_backward(config: &ModelConfig, all: bool) -> f64 {
     inner + each * 2.0 * width * config.dim as f64 + if all { patches } else { 0.0 }
 }
 
-/// One text of so many tokens forward through the text tower.
+/// One text of `tokens` tokens forward through the text tower.
 pub fn text_forward(config: &ModelConfig, tokens: usize) -> f64 {
     let blocks = &config.text.blocks;
     let (linear, attention) = block(blocks, tokens);

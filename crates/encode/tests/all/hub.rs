@@ -92,9 +92,10 @@ impl Server {
         if method == "GET" {
             self.gets.fetch_add(1, Ordering::SeqCst);
             self.ranges.lock().unwrap().extend(range);
-            let cut = match name.ends_with(".safetensors") {
-                true => self.break_after.lock().unwrap().pop().unwrap_or(rest.len()),
-                false => rest.len(),
+            let cut = if name.ends_with(".safetensors") {
+                self.break_after.lock().unwrap().pop().unwrap_or(rest.len())
+            } else {
+                rest.len()
             };
             stream.write_all(&rest[..cut.min(rest.len())])?;
         }

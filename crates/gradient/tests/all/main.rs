@@ -1,0 +1,4 @@
+//! The gradient methods from outside: one test binary.
+
+mod methods;
+mod parity;
