@@ -69,8 +69,7 @@ pub fn state(bytes: &[u8]) {
         let config = Config::named(name).expect("a method");
         let mut session = Session::new(head.clone(), &config).expect("a session");
         // As if it belonged to this session, so that the arrays themselves are tried.
-        state.metadata.insert("head".into(), head.digest());
-        state.metadata.insert("config".into(), config.to_toml());
+        state.metadata.extend(session.state().metadata);
         if session.load(&state).is_err() {
             continue;
         }

@@ -9,8 +9,9 @@ use crate::settings::Settings;
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Print the default configuration with the meaning of every key
-    #[arg(long, conflicts_with_all = ["method", "preset", "config", "settings"])]
+    /// Print the default configuration, or with `--preset paper` that of the published algorithm, with the meaning of
+    /// every key
+    #[arg(long, conflicts_with_all = ["method", "config", "settings"])]
     default: bool,
 
     #[command(flatten)]
@@ -20,15 +21,19 @@ pub struct Args {
 const EXAMPLES: &str = "\
 Examples:
   ultta config --default > ultta.toml         a file to start from
+  ultta config --default --preset paper       the same for the published algorithm
   ultta config --preset paper                 every value of a preset
   ultta config --config ultta.toml            checks a file and fills in what it leaves out
   ultta config --set gate.keep=0.6            tries a setting";
 
 pub fn main(args: Args) -> anyhow::Result<ExitCode> {
-    let text = if args.default {
-        ultta::config::DEFAULT_TOML.to_string()
+    let resolved = args.settings.resolve()?;
+    let text = if !args.default {
+        resolved.to_toml()
+    } else if args.settings.preset.as_deref() == Some("paper") {
+        ultta::config::PAPER_TOML.to_string()
     } else {
-        args.settings.resolve()?.to_toml()
+        ultta::config::DEFAULT_TOML.to_string()
     };
     write!(std::io::stdout(), "{text}")?;
     Ok(ExitCode::SUCCESS)

@@ -150,8 +150,8 @@ fn state_facts(state: &State) -> Facts {
     }
     facts.push(("tensors".into(), state.tensors.len().into()));
     facts.push(("bytes".into(), state.bytes().into()));
-    // The configuration is long: last.
-    facts.sort_by_key(|(key, _)| key == "config");
+    // The configuration and the settings are long: last.
+    facts.sort_by_key(|(key, _)| key == "config" || key == "settings");
     facts
 }
 

@@ -59,13 +59,9 @@ impl Tally {
 /// The method as the command line writes it, and its preset.
 fn name_of(session: &Session) -> (String, Option<String>) {
     use ultta::methods::MethodConfig;
-    use ultta::methods::ul_tta::Preset;
     let method = &session.config().method;
     let preset = match method {
-        MethodConfig::UlTta(config) => Some(match config.preset {
-            Preset::Default => "default".to_string(),
-            Preset::Paper => "paper".to_string(),
-        }),
+        MethodConfig::UlTta(config) => Some(config.preset().name().to_string()),
         _ => None,
     };
     (method.card().name.replace('_', "-"), preset)

@@ -4,12 +4,16 @@ use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 use crate::guard::GuardConfig;
+use crate::methods::presets::{self, Preset, UlTtaConfig};
 use crate::methods::{self, MethodConfig};
 use crate::unknown::UnknownConfig;
 use crate::{Error, Result};
 
 /// The default configuration, every key with its meaning.
 pub const DEFAULT_TOML: &str = include_str!("../config/default.toml");
+
+/// The configuration of the preset `paper`, the published algorithm, every key with its meaning.
+pub const PAPER_TOML: &str = include_str!("../config/paper.toml");
 
 /// Everything that decides how a session behaves.
 ///
@@ -35,7 +39,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            method: MethodConfig::UlTta(Default::default()),
+            method: MethodConfig::UlTta(UlTtaConfig::default()),
             guard: Default::default(),
             unknown: Default::default(),
         }
@@ -68,10 +72,9 @@ impl Config {
     ) -> Result<Self> {
         let mut user = Table::new();
         if let Some(text) = file {
-            // Read it strictly by itself first: errors then carry the line and column of the file.
-            toml::from_str::<Config>(text).map_err(|e| Error::config("file", e.to_string().trim_end()))?;
-            user =
-                text.parse().map_err(|e: toml::de::Error| Error::config("file", e.to_string().trim_end()))?;
+            let by_setting =
+                settings.iter().rev().find(|(k, _)| *k == "preset" || *k == "method.ul_tta.preset");
+            user = check_file(text, by_setting.map(|(_, value)| *value).or(preset))?;
         }
         let in_file = user.get("method").and_then(Value::as_table).and_then(|t| t.keys().next().cloned());
         let name = match method {
@@ -96,28 +99,68 @@ impl Config {
             insert(&mut user, &path, parse_value(value))?;
         }
         // The preset fills in what the user left open.
-        let chosen = user["method"][&name].get("preset").cloned();
         let mut base = Config { method: default_method(&name)?, ..Default::default() };
-        if let (MethodConfig::UlTta(_), Some(preset)) = (&base.method, chosen) {
-            let preset = preset.try_into().map_err(|_| {
-                Error::config(format!("method.{name}.preset"), "expected \"default\" or \"paper\"")
-            })?;
-            base.method = MethodConfig::UlTta(methods::ul_tta::UlTtaConfig::preset(preset));
+        let own = user["method"][&name].as_table().cloned().unwrap_or_default();
+        let mut advice = String::new();
+        if let MethodConfig::UlTta(_) = &base.method {
+            let preset = presets::preset_of(&own)
+                .map_err(|reason| Error::config(format!("method.{name}.preset"), reason))?;
+            base.method = MethodConfig::UlTta(preset.config());
+            advice = presets::foreign_key(&own, preset);
         }
         let mut table = Table::try_from(&base).map_err(|e| Error::config("defaults", e.to_string()))?;
         merge(&mut table, user);
-        let config: Config = table
-            .try_into()
-            .map_err(|e: toml::de::Error| Error::config("settings", e.to_string().trim_end()))?;
+        let config: Config = table.try_into().map_err(|e: toml::de::Error| {
+            Error::config("settings", format!("{}{advice}", e.to_string().trim_end()))
+        })?;
         config.guard.check()?;
         config.unknown.check()?;
         Ok(config)
+    }
+
+    /// The settings that the numbers in a saved state depend on, by dotted key: a state can be continued only under
+    /// the same values of these. All other settings may change.
+    pub(crate) fn state_settings(&self) -> Table {
+        let all = Table::try_from(self).unwrap_or_default();
+        let name = self.method.card().name;
+        let own = all["method"].get(name).and_then(Value::as_table).cloned().unwrap_or_default();
+        let mut kept = Table::new();
+        if let MethodConfig::UlTta(config) = &self.method {
+            kept.insert("preset".into(), own["preset"].clone());
+            for key in config.state_keys() {
+                let find =
+                    |table: &Table| key.split_once('.').and_then(|(a, b)| table.get(a)?.get(b).cloned());
+                kept.extend(find(&own).map(|value| (key.to_string(), value)));
+            }
+        } else {
+            kept.extend(own);
+        }
+        kept.insert("method".into(), Value::String(name.into()));
+        kept
     }
 
     /// The resolved configuration as TOML, every key written out.
     pub fn to_toml(&self) -> String {
         toml::to_string(self).expect("settings are plain numbers, strings and lists")
     }
+}
+
+/// Reads the text of a file strictly, so that an error carries its line and column. `preset` wins over the file's.
+fn check_file(text: &str, preset: Option<&str>) -> Result<Table> {
+    let error = |e: toml::de::Error, advice: String| {
+        Error::config("file", format!("{}{advice}", e.to_string().trim_end()))
+    };
+    let table: Table = text.parse().map_err(|e| error(e, String::new()))?;
+    let methods = table.get("method").and_then(Value::as_table).filter(|t| t.len() == 1);
+    match methods.and_then(|t| t.get("ul_tta")).and_then(Value::as_table) {
+        Some(own) => {
+            let by_name = preset.and_then(Preset::by_name);
+            let preset = by_name.or_else(|| presets::preset_of(own).ok()).unwrap_or(Preset::Default);
+            presets::check_file(text, preset).map_err(|e| error(e, presets::foreign_key(own, preset)))?;
+        }
+        None => toml::from_str::<Config>(text).map(drop).map_err(|e| error(e, String::new()))?,
+    }
+    Ok(table)
 }
 
 /// A method's name as in a file (`ul_tta`), from any spelling (`ul-tta`).
@@ -209,25 +252,63 @@ pub(crate) fn in_range(key: &str, value: f64, range: std::ops::RangeInclusive<f6
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_documented_default_is_the_default() {
-        let documented: Config = toml::from_str(DEFAULT_TOML).unwrap();
-        assert_eq!(documented, Config::default());
-        // and it documents every key
-        let mut missing = Vec::new();
-        fn walk(full: &Table, documented: &Table, path: &str, missing: &mut Vec<String>) {
-            for (key, value) in full {
-                match (value, documented.get(key)) {
-                    (Value::Table(full), Some(Value::Table(documented))) => {
-                        walk(full, documented, &format!("{path}{key}."), missing)
-                    }
-                    (_, Some(_)) => {}
-                    (_, None) => missing.push(format!("{path}{key}")),
-                }
+    /// The keys of `full` that `documented` does not have.
+    fn missing(full: &Table, documented: &Table, path: &str) -> Vec<String> {
+        let one = |(key, value): (&String, &Value)| match (value, documented.get(key)) {
+            (Value::Table(full), Some(Value::Table(documented))) => {
+                missing(full, documented, &format!("{path}{key}."))
             }
+            (_, Some(_)) => Vec::new(),
+            (_, None) => vec![format!("{path}{key}")],
+        };
+        full.iter().flat_map(one).collect()
+    }
+
+    #[test]
+    fn the_documented_values_are_the_values_and_every_key_is_documented() {
+        for (text, name) in [(DEFAULT_TOML, "ul-tta"), (PAPER_TOML, "ul-tta:paper")] {
+            let config = Config::named(name).unwrap();
+            assert_eq!(Config::from_toml(text).unwrap(), config, "{name}");
+            let full = Table::try_from(&config).unwrap();
+            let missing = missing(&full, &text.parse().unwrap(), "");
+            assert!(missing.is_empty(), "{name}: not documented: {missing:?}");
         }
-        walk(&Table::try_from(Config::default()).unwrap(), &DEFAULT_TOML.parse().unwrap(), "", &mut missing);
-        assert!(missing.is_empty(), "not in config/default.toml: {missing:?}");
+        assert_eq!(Config::named("ul-tta").unwrap(), Config::default());
+    }
+
+    #[test]
+    fn a_key_of_the_other_preset_says_so() {
+        let error = |r: Result<Config>| r.unwrap_err().to_string();
+        let rho = error(Config::from_toml("[method.ul_tta.prototypes]\nrho = 0.1"));
+        assert!(
+            rho.contains("line 2") && rho.contains("prototypes.rho is a setting of the preset \"paper\""),
+            "{rho}"
+        );
+        let set = error(Config::resolve(None, None, Some("paper"), &[("advanced.shrink", "4")]));
+        assert!(set.contains("advanced is a setting of the preset \"default\""), "{set}");
+        let file = "[method.ul_tta.prototypes]\nrho = 0.1";
+        assert!(Config::resolve(Some(file), None, Some("paper"), &[]).is_ok());
+        assert!(Config::resolve(Some(file), None, None, &[("preset", "paper")]).is_ok());
+        assert!(error(Config::from_toml("[method.ul_tta]\npreset = \"fast\"")).contains("line 2"));
+    }
+
+    #[test]
+    fn a_state_depends_on_few_settings() {
+        let settings =
+            |set: &[(&str, &str)]| Config::resolve(None, None, None, set).unwrap().state_settings();
+        let own = settings(&[]);
+        assert_eq!(own["method"].as_str(), Some("ul_tta"));
+        for free in ["guard.window", "unknown.window", "feedback.remember", "advanced.gate_window"] {
+            assert_eq!(settings(&[(free, "64")]), own, "{free}");
+        }
+        for kept in ["prototypes.half_life", "advanced.candidates"] {
+            assert_ne!(settings(&[(kept, "32")]), own, "{kept}");
+        }
+        for key in UlTtaConfig::default().state_keys() {
+            assert!(own.contains_key(*key), "{key}");
+        }
+        let paper = Config::named("ul-tta:paper").unwrap();
+        assert_eq!(paper.state_settings().len(), 6);
     }
 
     #[test]

@@ -63,7 +63,7 @@ pub enum Error {
         got: String,
     },
     /// A saved state has a format version this build does not read.
-    #[error("state: format version {got}, this build reads version {expected}")]
+    #[error("state: format {got:?}, this build reads version {expected} only; start anew without this state")]
     Version {
         /// The version this build writes and reads.
         expected: u32,

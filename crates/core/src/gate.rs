@@ -5,9 +5,10 @@ use serde::{Deserialize, Serialize};
 use crate::config::in_range;
 use crate::scores::Summary;
 use crate::window::OrderedWindow;
-use crate::{Error, Result, State};
+use crate::{Result, State};
 
-/// Settings of the gate.
+/// Settings of the gate: a sample may teach if its entropy is low and its margin (best logit minus runner-up) is high
+/// among the recent samples.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GateConfig {
@@ -50,11 +51,13 @@ pub struct Gate {
 impl Gate {
     /// A gate that has seen nothing.
     pub fn new(config: &GateConfig) -> Self {
-        Self {
+        let mut gate = Self {
             entropy: OrderedWindow::new(config.window, config.keep),
             margin: OrderedWindow::new(config.window, 1.0 - config.keep),
             config: config.clone(),
-        }
+        };
+        gate.aim(1.0);
+        gate
     }
 
     /// Whether a sample may teach.
@@ -70,15 +73,14 @@ impl Gate {
         sample.entropy <= entropy && sample.margin >= margin
     }
 
-    /// Takes a sample into the window, admitted or not. `strictness` multiplies the share kept of the coming
-    /// samples (1 keeps the configured one).
-    pub fn push(&mut self, sample: &Summary, strictness: f64) {
-        self.aim(strictness);
+    /// Takes a sample into the window, admitted or not.
+    pub fn push(&mut self, sample: &Summary) {
         self.entropy.push(sample.entropy);
         self.margin.push(sample.margin);
     }
 
-    fn aim(&mut self, strictness: f64) {
+    /// Multiplies the share kept of the coming samples by `strictness`; 1 keeps the configured share.
+    pub(crate) fn aim(&mut self, strictness: f64) {
         let margin = if self.config.keep_margin > 0.0 { self.config.keep_margin } else { self.config.keep };
         self.entropy.aim(self.config.keep * strictness);
         self.margin.aim(1.0 - margin * strictness);
@@ -94,18 +96,10 @@ impl Gate {
         state.put("gate.margin", &self.margin.values());
     }
 
-    pub(crate) fn load(&mut self, state: &State, strictness: f64) -> Result<()> {
+    /// Reads the window of a state: its newest samples, if it holds more than this window.
+    pub(crate) fn load(&mut self, state: &State) -> Result<()> {
         let entropy = state.get::<f32>("gate.entropy")?;
         let margin = state.get_n::<f32>("gate.margin", entropy.len())?;
-        if entropy.len() > self.config.window {
-            return Err(Error::state(format!(
-                "gate.entropy: expected at most {} values, got {}",
-                self.config.window,
-                entropy.len()
-            )));
-        }
-        *self = Self::new(&self.config);
-        self.aim(strictness);
         entropy.iter().for_each(|&v| self.entropy.push(v));
         margin.iter().for_each(|&v| self.margin.push(v));
         Ok(())
@@ -126,15 +120,16 @@ mod tests {
         let sample = |entropy, margin| Summary { entropy, margin, ..Default::default() };
         assert!(!gate.admits(&sample(0.0, 9.0)), "nothing to compare with yet");
         for v in [1.0, 2.0, 3.0] {
-            gate.push(&sample(v, 4.0 - v), 1.0);
+            gate.push(&sample(v, 4.0 - v));
         }
         assert!(gate.admits(&sample(2.0, 2.0)), "exactly the median");
         assert!(!gate.admits(&sample(2.1, 2.0)), "entropy too high");
         assert!(!gate.admits(&sample(2.0, 1.9)), "margin too small");
         gate.aim(0.5);
         assert!(!gate.admits(&sample(2.0, 2.0)), "stricter");
+        gate.aim(1.0);
         for _ in 0..4 {
-            gate.push(&sample(0.0, 9.0), 1.0);
+            gate.push(&sample(0.0, 9.0));
         }
         assert!(!gate.admits(&sample(2.0, 2.0)), "old samples have left the window");
     }

@@ -261,9 +261,10 @@ impl Guard {
             let support = state.within::<f32>("guard.support", n, 0.0..=1.001)?;
             let frozen = state.within::<f32>("guard.frozen", n, 0.0..=1.001)?;
             let classes = self.adapted.counts.len() as u32;
-            if n > self.config.window || adapted.iter().chain(zero_shot).any(|&c| c >= classes) {
-                return Err(Error::state("guard: labels or window out of range"));
+            if adapted.iter().chain(zero_shot).any(|&c| c >= classes) {
+                return Err(Error::state("guard: a label out of range"));
             }
+            // `push` keeps the newest samples, if the state holds more than this window.
             for i in 0..n {
                 fresh.push(Seen {
                     adapted: adapted[i],

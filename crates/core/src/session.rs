@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::adapter::{Adapter, Answer, Batch, ClassDrift, Prediction, Rows, ScoresRef, ViewsRef};
 use crate::guard::{Guard, Seen, Standing, Verdict};
 use crate::scores::{Summary, softmax_from, top_k, weigh};
-use crate::state::{STATE_VERSION, first_difference};
+use crate::state::{STATE_VERSION, differing_setting};
 use crate::unknown::Unknown;
 use crate::{Config, Error, Features, Head, Result, Scores, State};
 
@@ -412,6 +412,7 @@ impl Session {
         state.metadata.insert("format".into(), format!("ultta-state-{STATE_VERSION}"));
         state.metadata.insert("head".into(), self.head.digest());
         state.metadata.insert("config".into(), self.config.to_toml());
+        state.metadata.insert("settings".into(), self.config.state_settings().to_string());
         state.metadata.insert("method".into(), self.adapter.card().name.into());
         let t = &self.totals;
         state.put("session.counts", &[self.next_id, t.admitted, t.flips, t.unknown, self.healthy_at]);
@@ -424,7 +425,8 @@ impl Session {
         state
     }
 
-    /// Continues from a saved state. On an error nothing has changed.
+    /// Continues from a saved state, under this session's own configuration. Only settings that the saved numbers
+    /// depend on must be the same. On an error nothing has changed.
     pub fn load(&mut self, state: &State) -> Result<()> {
         let meta = |key: &str| state.metadata.get(key).map(String::as_str).unwrap_or("");
         if meta("format") != format!("ultta-state-{STATE_VERSION}") {
@@ -434,9 +436,9 @@ impl Session {
         if meta("head") != digest {
             return Err(Error::OtherHead { expected: digest, got: meta("head").to_string() });
         }
-        let ours = self.config.to_toml();
-        if meta("config") != ours {
-            return Err(Error::OtherConfig { key: first_difference(&ours, meta("config")) });
+        let ours = self.config.state_settings();
+        if meta("settings").parse().ok().as_ref() != Some(&ours) {
+            return Err(Error::OtherConfig { key: differing_setting(&ours.to_string(), meta("settings")) });
         }
         state.check_finite()?;
         let mut fresh = Self::new(self.head.clone(), &self.config)?;

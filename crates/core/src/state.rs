@@ -14,7 +14,7 @@ use ultta_formats::{Dtype, Problem, Tensors, map_file, write_atomically};
 use crate::{Error, Result};
 
 /// The format version this build writes and reads.
-pub const STATE_VERSION: u32 = 1;
+pub const STATE_VERSION: u32 = 2;
 
 /// The largest count a state may hold.
 pub const MAX_COUNT: u64 = 1 << 56;
@@ -163,7 +163,7 @@ impl State {
     /// interpolated prototypes) restart when the result is loaded, and what follows from the evidence is
     /// recomputed. Merging with a state that has no evidence returns the other unchanged.
     pub fn merge(&self, other: &State) -> Result<State> {
-        for key in ["format", "head", "config"] {
+        for key in ["format", "head", "settings"] {
             let (ours, theirs) = (self.metadata.get(key), other.metadata.get(key));
             if ours == theirs {
                 continue;
@@ -171,7 +171,7 @@ impl State {
             let (ours, theirs) = (ours.cloned().unwrap_or_default(), theirs.cloned().unwrap_or_default());
             return Err(match key {
                 "head" => Error::OtherHead { expected: ours, got: theirs },
-                "config" => Error::OtherConfig { key: first_difference(&ours, &theirs) },
+                "settings" => Error::OtherConfig { key: differing_setting(&ours, &theirs) },
                 _ => Error::Version { expected: STATE_VERSION, got: theirs },
             });
         }
@@ -302,11 +302,15 @@ impl Tensor {
     }
 }
 
-/// The first line in which two resolved configurations differ, with both values.
-pub(crate) fn first_difference(ours: &str, theirs: &str) -> String {
-    let mut lines = ours.lines().zip(theirs.lines());
-    match lines.find(|(a, b)| a != b) {
-        Some((a, b)) => format!("`{a}` here, `{b}` there"),
-        None => "one has settings the other lacks".into(),
+/// The first setting in which two states differ, with both values. Method and preset come first.
+pub(crate) fn differing_setting(ours: &str, theirs: &str) -> String {
+    let (ours, theirs): (toml::Table, toml::Table) =
+        (ours.parse().unwrap_or_default(), theirs.parse().unwrap_or_default());
+    let value = |table: &toml::Table, key: &str| table.get(key).map_or("nothing".into(), |v| v.to_string());
+    let first = ["method", "preset"].into_iter();
+    let keys = first.chain(ours.keys().chain(theirs.keys()).map(String::as_str));
+    match keys.into_iter().find(|key| ours.get(*key) != theirs.get(*key)) {
+        Some(key) => format!("{key} is {} here, {} there", value(&ours, key), value(&theirs, key)),
+        None => "its settings cannot be read".into(),
     }
 }

@@ -162,6 +162,7 @@ impl Unknown {
 
     pub(crate) fn save(&self, state: &mut State) {
         if self.enabled() {
+            state.put("unknown.kind", &[self.config.score as u64]);
             state.put("unknown.scores", &self.scores.values());
             state.put("unknown.share", &[self.share]);
         }
@@ -171,10 +172,10 @@ impl Unknown {
         let mut fresh = Self::new(&self.config);
         if self.enabled() && state.any_under("unknown.") {
             let scores = state.get::<f32>("unknown.scores")?;
-            if scores.len() > self.config.window {
-                return Err(Error::state("unknown.scores: more values than the window holds"));
+            // The newest scores, if the state holds more than this window; none, if they are scores of another kind.
+            if state.counts("unknown.kind")? == [self.config.score as u64] {
+                fresh.scores = OrderedWindow::from_values(self.config.window, self.config.quantile, scores);
             }
-            fresh.scores = OrderedWindow::from_values(self.config.window, self.config.quantile, scores);
             fresh.share = state.scalar::<f64>("unknown.share")?.clamp(SHARE_BOUNDS.0, SHARE_BOUNDS.1);
         }
         *self = fresh;

@@ -438,6 +438,50 @@ fn any_logit_scale_stays_finite() {
 fn extreme_settings_stay_finite() {
     let plain = World::small();
     let rows = plain.rows(500, 26);
+    let default: &[&[(&str, &str)]] = &[
+        &[("advanced.tau_min", "0.001"), ("advanced.tau_max", "0.001")],
+        &[("advanced.tau_min", "1000"), ("advanced.tau_max", "1000")],
+        &[("advanced.trust_max", "1000")],
+        &[
+            ("advanced.trust_samples", "0"),
+            ("advanced.shrink", "1e-9"),
+            ("advanced.covariance_shrink", "0.001"),
+        ],
+        &[("advanced.trust_samples", "inf"), ("advanced.shrink", "inf")],
+        &[("advanced.prior_kl_max", "0")],
+        &[
+            ("advanced.prior_smoothing", "1e-9"),
+            ("advanced.prior_dead_zone", "0"),
+            ("advanced.prior_background", "1"),
+            ("advanced.prior_head_start", "-1000"),
+        ],
+        &[
+            ("advanced.prior_smoothing", "1e12"),
+            ("advanced.prior_dead_zone", "100"),
+            ("advanced.prior_background", "0"),
+            ("advanced.prior_head_start", "1000"),
+        ],
+        &[("advanced.prior_record_decay", "1"), ("advanced.prior_half_lives", "[1.0, inf]")],
+        &[
+            ("advanced.prior_record_decay", "0"),
+            ("prototypes.half_life", "1"),
+            ("prototypes.half_life_per_class", "0"),
+        ],
+        &[
+            ("gate.keep", "0"),
+            ("gate.warm_up", "0"),
+            ("advanced.gate_window", "1"),
+            ("advanced.gate_min_fill", "0"),
+        ],
+        &[("gate.keep", "1"), ("update.every", "1"), ("advanced.min_responsibility", "0")],
+        &[
+            ("advanced.min_responsibility", "1"),
+            ("advanced.candidates", "2"),
+            ("advanced.candidate_range", "0"),
+        ],
+        &[("advanced.match_power", "0"), ("advanced.margin_share", "1")],
+        &[("advanced.scale_window", "1"), ("advanced.scale_min_rows", "0"), ("advanced.match_window", "1")],
+    ];
     let tiny: &[(&str, &str)] = &[
         ("temperature.min", "0.001"),
         ("temperature.max", "0.001"),
@@ -450,20 +494,10 @@ fn extreme_settings_stay_finite() {
         ("temperature.cal_min", "1000"),
         ("temperature.cal_max", "1000"),
     ];
-    let extremes: &[&[(&str, &str)]] = &[
+    let paper: &[&[(&str, &str)]] = &[
         tiny,
         huge,
-        &[
-            ("prototypes.scale_start", "1e6"),
-            ("prototypes.scale_max", "1e6"),
-            ("prototypes.trust_max", "1000"),
-        ],
-        &[
-            ("prototypes.trust", "0"),
-            ("prototypes.shrink", "1e-9"),
-            ("prototypes.covariance_shrink", "0.001"),
-        ],
-        &[("prototypes.shrink", "inf"), ("prototypes.trust", "inf"), ("prototypes.alpha", "inf")],
+        &[("prototypes.alpha", "inf")],
         &[
             ("prototypes.alpha", "0"),
             ("prototypes.eta", "1"),
@@ -471,27 +505,11 @@ fn extreme_settings_stay_finite() {
             ("prototypes.epsilon", "0"),
         ],
         &[("prototypes.rho", "0"), ("prior.kappa", "0")],
-        &[
-            ("prior.gamma", "1e-9"),
-            ("prior.dead_zone", "0"),
-            ("prior.background", "1"),
-            ("prior.uniform_bias", "-1000"),
-        ],
-        &[
-            ("prior.gamma", "1e12"),
-            ("prior.dead_zone", "100"),
-            ("prior.background", "0"),
-            ("prior.uniform_bias", "1000"),
-        ],
-        &[("prior.weight_decay", "1"), ("prior.half_lives", "[1.0, inf]")],
-        &[
-            ("prior.weight_decay", "0"),
-            ("prototypes.half_life", "1"),
-            ("prototypes.half_life_per_class", "0"),
-        ],
+        &[("prior.gamma", "1e-9")],
+        &[("prior.gamma", "1e12")],
         &[("gate.keep", "0"), ("gate.window", "1"), ("gate.min_fill", "0"), ("gate.warm_up", "0")],
         &[("gate.keep", "1"), ("update.every", "1"), ("min_responsibility", "0")],
-        &[("min_responsibility", "1"), ("prototypes.candidates", "2"), ("prototypes.candidate_range", "0")],
+        &[("min_responsibility", "1"), ("temperature.candidates", "2"), ("temperature.candidate_range", "0")],
         &[
             ("schedule.samples", "inf"),
             ("schedule.kappa", "0"),
@@ -499,16 +517,11 @@ fn extreme_settings_stay_finite() {
             ("schedule.eta", "0"),
         ],
         &[("schedule.samples", "50"), ("schedule.alpha", "1e12"), ("schedule.gamma", "1e12")],
-        &[("temperature.beta", "1"), ("temperature.cal_power", "0"), ("temperature.cal_margin", "1")],
-        &[
-            ("prototypes.scale_window", "1"),
-            ("prototypes.scale_min_rows", "0"),
-            ("temperature.cal_window", "1"),
-        ],
+        &[("temperature.beta", "1"), ("temperature.window", "1")],
     ];
     for scale in [1.0, 12.0, 1000.0] {
         let head = Arc::new((*plain.head).clone().with_logit_scale(scale).unwrap());
-        for preset in ["ul-tta", "ul-tta:paper"] {
+        for (preset, extremes) in [("ul-tta", default), ("ul-tta:paper", paper)] {
             for settings in extremes {
                 let what = format!("{preset}, logit scale {scale}, {settings:?}");
                 let mut session = Session::new(head.clone(), &quick(preset, settings)).unwrap();
@@ -631,7 +644,7 @@ fn views_change_responsibilities_only() {
         assert!(!updated, "{name}");
         let shares = ["class_n", "class_sum", "fold.fresh", "evidence.prior"];
         // an update in between carries the responsibilities on
-        let since = plain.state().get::<u64>("local.since").unwrap()[1];
+        let since = plain.state().get::<u64>("local.since").unwrap().last().copied().unwrap();
         if since >= 20 {
             assert_eq!(a.rows, b.rows, "{name}");
             for key in differing(&plain.state(), &viewed.state()) {
@@ -652,7 +665,8 @@ fn views_that_repeat_the_sample_change_nothing_but_rounding() {
     let order: Vec<usize> = (0..600).map(|i| i / 2).collect();
     let views = stream.features.select(&order);
     for preset in ["ul-tta", "ul-tta:paper"] {
-        let config = quick(preset, &[("gate.enabled", "false"), ("min_responsibility", "0")]);
+        let least = if preset == "ul-tta" { "advanced.min_responsibility" } else { "min_responsibility" };
+        let config = quick(preset, &[("gate.enabled", "false"), (least, "0")]);
         let (mut plain, mut viewed) = (world.session(&config), world.session(&config));
         plain.step(&stream.features).unwrap();
         let input =
@@ -896,7 +910,7 @@ fn a_restored_session_stands_on_its_healthy_copy() {
     let (world, _) = treacherous();
     let mut rng = Rng(41);
     // balanced and harmless for long enough to leave a copy, then a run that teaches recklessly
-    let settings = [("prototypes.rule", "evidence"), ("responsibilities", "text"), ("guard.window", "64")];
+    let settings = [("advanced.responsibilities", "text"), ("guard.window", "64")];
     let config = quick("ul-tta", &settings);
     let labels: Vec<usize> = (0..1100).map(|_| rng.below(40)).collect();
     let mut session = world.session(&config);
@@ -927,12 +941,16 @@ fn the_published_rules_are_kept_apart_by_their_settings() {
         let full = world.session(&quick(preset, &[])).step(&stream.features).unwrap();
         let mut switches = vec![
             vec![("gate.enabled", "false")],
-            vec![("prototypes.rule", "frozen")],
-            vec![("prior.rule", "frozen")],
-            vec![("temperature.single", "true")],
+            vec![("prototypes.frozen", "true")],
+            vec![("prior.frozen", "true")],
         ];
         if preset == "ul-tta:paper" {
+            switches.push(vec![("temperature.single", "true")]);
+            switches.push(vec![("temperature.frozen", "true")]);
             switches.push(vec![("prototypes.rho", "inf"), ("prior.kappa", "inf"), ("temperature.beta", "0")]);
+        } else {
+            switches.push(vec![("calibration.rule", "off")]);
+            switches.push(vec![("calibration.rule", "labels")]);
         }
         for switch in switches {
             let other = world.session(&quick(preset, &switch)).step(&stream.features).unwrap();

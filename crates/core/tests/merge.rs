@@ -153,16 +153,12 @@ fn two_halves_give_the_evidence_of_the_whole() {
     // Where nothing depends on what came before (frozen responsibilities, no gate, no forgetting, all samples in
     // the second moments), the sums of two sessions are those of one session over both streams.
     let world = World::new(10, 48, 12.0);
-    let (default, paper) = ("evidence.decayed.", "evidence.");
-    for (preset, prefix) in [("ul-tta", default), ("ul-tta:paper", paper)] {
+    let default = ("advanced.responsibilities", ("prototypes.half_life", "inf"), "evidence.decayed.");
+    let paper = ("responsibilities", ("prior.kappa", "inf"), "evidence.");
+    for (preset, (responsibilities, free, prefix)) in [("ul-tta", default), ("ul-tta:paper", paper)] {
         let config = config(
             preset,
-            &[
-                ("responsibilities", "text"),
-                ("gate.enabled", "false"),
-                ("gate.warm_up", "0"),
-                ("prototypes.half_life", "inf"),
-            ],
+            &[(responsibilities, "text"), ("gate.enabled", "false"), ("gate.warm_up", "0"), free],
         );
         let rows = world.rows(190, 14);
         let session = |range: std::ops::Range<usize>| {
@@ -207,20 +203,19 @@ fn strangers_are_refused() {
     let other_head = taught(&World::new(10, 24, 12.0), &config, 150, 18);
     assert!(matches!(state.merge(&other_head), Err(Error::OtherHead { .. })));
 
-    let other = taught(&world, &quick("ul-tta", &[("prototypes.shrink", "4")]), 150, 18);
+    let other = taught(&world, &quick("ul-tta", &[("prototypes.half_life", "400")]), 150, 18);
     let error = state.merge(&other).unwrap_err();
     assert!(matches!(error, Error::OtherConfig { .. }), "{error}");
-    assert!(
-        error.to_string().contains("shrink = 3.0") && error.to_string().contains("shrink = 4.0"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("prototypes.half_life is 1000.0 here, 400.0 there"), "{error}");
+    let unrelated = taught(&world, &quick("ul-tta", &[("advanced.shrink", "4")]), 150, 18);
+    state.merge(&unrelated).unwrap();
     let paper = taught(&world, &quick("ul-tta:paper", &[]), 150, 18);
     assert!(matches!(state.merge(&paper), Err(Error::OtherConfig { .. })));
 
     let mut newer = state.clone();
-    newer.metadata.insert("format".into(), "ultta-state-2".into());
+    newer.metadata.insert("format".into(), "ultta-state-3".into());
     let error = state.merge(&newer).unwrap_err();
-    assert!(matches!(&error, Error::Version { expected: 1, got } if got == "ultta-state-2"), "{error}");
+    assert!(matches!(&error, Error::Version { expected: 2, got } if got == "ultta-state-3"), "{error}");
 
     // even an empty stranger
     let empty = World::new(10, 24, 12.0).session(&config).state();

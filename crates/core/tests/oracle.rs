@@ -76,6 +76,7 @@ impl Fixture {
                 Dtype::U64 => Tensor::U64(chunks(data, u64::from_le_bytes)),
                 Dtype::U32 => Tensor::U32(chunks(data, u32::from_le_bytes)),
                 Dtype::I16 => Tensor::I16(chunks(data, i16::from_le_bytes)),
+                Dtype::U8 => Tensor::U8(data.to_vec()),
                 other => panic!("{name}: {other:?}"),
             };
             state.tensors.insert(name.to_string(), tensor);
@@ -163,7 +164,7 @@ impl Fixture {
     fn expert_counts(&self, state: &State) -> Vec<f64> {
         let classes = self.head.n_classes();
         let counts = state.get::<f64>("local.prior.counts").unwrap();
-        let ones = state.get::<f64>("local.prior.ones").unwrap();
+        let sums = state.get::<f64>("local.prior.sums").unwrap();
         let text = self.config.to_toml();
         let start: toml::Table = text.parse().unwrap();
         let start: Vec<f64> = start["method"]["ul_tta"]["prior"]["start"].clone().try_into().unwrap();
@@ -171,9 +172,9 @@ impl Fixture {
         // The last two are the background's, as ratios to an even share.
         let background = counts.len() - 2 * classes;
         let one = |i: usize| {
-            let ones = &ones[i / classes * 3..][..3];
+            let sums = &sums[i / classes * 3..][..3];
             let start = if i < background { start[i % classes] } else { 1.0 / classes as f64 };
-            start * ones[0] * (counts[i] + ones[2])
+            start * sums[0] * (counts[i] + sums[2])
         };
         (0..counts.len()).map(one).collect()
     }
@@ -298,7 +299,7 @@ fn fixtures_cover_the_method() {
         fixtures.iter().flat_map(|f| learnt(f, name)).any(|values| test(&values))
     };
     assert!(any("local.image", &|v| v[2] > 0.05), "the image evidence speaks somewhere");
-    assert!(any("local.temperatures", &|v| v[2] < 0.95 || v[2] > 1.05), "tau_cal moves");
+    assert!(any("local.calibration", &|v| v[2] < 0.95 || v[2] > 1.05), "tau_cal moves");
     assert!(any("local.temperatures", &|v| v[0] > 1.5), "tau_pred moves");
     assert!(any("local.prior.kl", &|v| v[0] > 0.1), "the prior moves");
     assert!(any("local.prior.kl", &|v| (v[0] - 0.07).abs() < 1e-9), "and is capped");

@@ -68,11 +68,11 @@ variants! {
         let mut state = saved();
         state.metadata.insert("format".into(), "ultta-state-9".into());
         State::from_bytes(&state.to_bytes().unwrap()).unwrap_err()
-    } => "format version ultta-state-9, this build reads version 1";
+    } => "format \"ultta-state-9\", this build reads version 2 only; start anew";
     OtherConfig error_other_config {
-        let other = quick("ul-tta", &[("gate.keep", "0.5")]);
+        let other = quick("ul-tta", &[("prototypes.half_life", "500")]);
         World::small().session(&other).load(&saved()).unwrap_err()
-    } => "`keep = 0.5` here, `keep = 0.9` there";
+    } => "prototypes.half_life is 500.0 here, 1000.0 there";
     State error_state {
         let mut state = saved();
         state.tensors.remove("evidence.decayed.sum");
@@ -194,7 +194,7 @@ fn hostile_headers_are_refused() {
         // a valid file, but of something else
         file(r#"{"x":{"dtype":"F64","shape":[1],"data_offsets":[0,8]}}"#, 8),
         file(
-            r#"{"__metadata__":{"format":"ultta-state-1"},"x":{"dtype":"BOOL","shape":[8],"data_offsets":[0,8]}}"#,
+            r#"{"__metadata__":{"format":"ultta-state-2"},"x":{"dtype":"BOOL","shape":[8],"data_offsets":[0,8]}}"#,
             8,
         ),
     ];
@@ -214,7 +214,8 @@ fn hostile_headers_are_refused() {
 fn every_missing_tensor_is_named() {
     for (name, config, state) in all_saved() {
         assert!(state.tensors.keys().any(|k| k.starts_with("healthy.")), "{name}");
-        for key in state.tensors.keys() {
+        // A state without the features of recent samples is that of a session in which labels do not teach.
+        for key in state.tensors.keys().filter(|key| *key != "local.recent.features") {
             let mut without = state.clone();
             without.tensors.remove(key);
             let error = refused(&config, &without);
@@ -334,7 +335,7 @@ fn len(tensor: &Tensor) -> usize {
 fn metadata_is_checked() {
     let state = saved();
     let config = quick("ul-tta", &[]);
-    for key in ["format", "head", "config"] {
+    for key in ["format", "head", "settings"] {
         let mut changed = state.clone();
         changed.metadata.remove(key);
         refused(&config, &changed);
@@ -346,6 +347,74 @@ fn metadata_is_checked() {
     changed = state.clone();
     changed.metadata.insert("config".into(), "[method.ul_tta]\nspeed = 3".into());
     assert!(matches!(Session::resume(World::small().head, &changed), Err(Error::Config { .. })));
+}
+
+#[test]
+fn a_state_of_the_first_release_is_refused_by_its_version() {
+    let mut state = saved();
+    state.metadata.insert("format".into(), "ultta-state-1".into());
+    let error = State::from_bytes(&state.to_bytes().unwrap()).unwrap_err();
+    assert!(matches!(&error, Error::Version { expected: 2, got } if got == "ultta-state-1"), "{error}");
+    assert!(error.to_string().contains("start anew"), "{error}");
+}
+
+/// Settings that the saved numbers do not depend on may change from one run to the next.
+#[test]
+fn other_settings_do_not_refuse_a_state() {
+    let world = World::small();
+    let stream = Stream::full(&world, 1100, 2);
+    let shared = [
+        ("guard.window", "32"),
+        ("unknown.score", "energy"),
+        ("feedback.remember", "40"),
+        ("feedback.teach", "true"),
+    ];
+    let own: [(&str, &[(&str, &str)]); 2] = [
+        (
+            "ul-tta",
+            &[
+                ("gate.keep", "0.5"),
+                ("advanced.gate_window", "20"),
+                ("advanced.tau_max", "1.01"),
+                ("calibration.rule", "off"),
+                ("advanced.match_window", "50"),
+            ],
+        ),
+        (
+            "ul-tta:paper",
+            &[
+                ("gate.window", "20"),
+                ("temperature.max", "1.01"),
+                ("prototypes.rho", "0.5"),
+                ("temperature.window", "50"),
+            ],
+        ),
+    ];
+    for (preset, settings) in own {
+        let mut before = world.session(&quick(preset, &[]));
+        stream.play(&mut before, 0..1100, 64);
+        let state = through_bytes(&before.state());
+        let all = [&shared[..], settings].concat();
+        for setting in &all {
+            world
+                .session(&quick(preset, &[*setting]))
+                .load(&state)
+                .unwrap_or_else(|e| panic!("{preset}, {setting:?}: {e}"));
+        }
+        let config = quick(preset, &all);
+        let mut session = world.session(&config);
+        session.load(&state).unwrap();
+        assert_eq!((session.health().seen, session.config()), (1100, &config));
+        // Saved without features: the label calibrates, but cannot teach.
+        let evidence = |s: &Session| s.per_class().iter().map(|c| c.evidence).sum::<f64>();
+        let known = evidence(&session);
+        assert!(session.feedback(1099, 3).unwrap());
+        assert_eq!(evidence(&session), known, "{preset}");
+        assert_sound(&session.step(&world.rows(300, 3)).unwrap(), preset);
+        // And back.
+        before.load(&through_bytes(&session.state())).unwrap();
+        assert_eq!(before.health().seen, 1400);
+    }
 }
 
 // === atomic writes ===
@@ -501,7 +570,7 @@ proptest! {
         notes in prop::collection::btree_map("[a-z]{1,8}", "\\PC{0,20}", 0..4),
     ) {
         let mut state = State { metadata: notes, tensors };
-        state.metadata.insert("format".into(), "ultta-state-1".into());
+        state.metadata.insert("format".into(), "ultta-state-2".into());
         let bytes = state.to_bytes().unwrap();
         prop_assert_eq!(&State::from_bytes(&bytes).unwrap(), &state);
         prop_assert_eq!(state.to_bytes().unwrap(), bytes, "the same state, the same bytes");

@@ -123,8 +123,8 @@ const DOMAINNET: [(&str, f64, f64, Option<&str>); 6] = [
 const ABLATIONS: [(&str, f64, f64, &[(&str, &str)]); 6] = [
     ("full", 60.1, 6.8, &[]),
     ("without selective filtering", 58.9, 8.4, &[("gate.enabled", "false")]),
-    ("t frozen", 59.2, 7.7, &[("prototypes.rule", "frozen")]),
-    ("π frozen", 59.3, 7.9, &[("prior.rule", "frozen")]),
+    ("t frozen", 59.2, 7.7, &[("prototypes.frozen", "true")]),
+    ("π frozen", 59.3, 7.9, &[("prior.frozen", "true")]),
     ("single τ", 59.0, 9.6, &[("temperature.single", "true")]),
     (
         "without guards",

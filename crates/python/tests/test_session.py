@@ -232,9 +232,10 @@ def test_settings_in_every_spelling(stream: Stream) -> None:
         assert session.config["method"]["ul_tta"]["gate"]["keep"] == 0.5
         assert session.config["guard"]["enabled"] is False
     start = np.full(7, 1 / 7)
-    prior = {"start": start, "kappa": float("inf"), "half_lives": [4, 16.0]}
-    config = ultta.Session(stream.head, prior=prior).config["method"]["ul_tta"]["prior"]
-    assert config["start"] == start.tolist() and config["half_lives"] == [4, 16] and config["kappa"] == float("inf")
+    advanced = {"prior_kl_max": float("inf"), "prior_half_lives": [4, 16.0]}
+    config = ultta.Session(stream.head, prior={"start": start}, advanced=advanced).config["method"]["ul_tta"]
+    assert config["prior"]["start"] == start.tolist()
+    assert config["advanced"]["prior_half_lives"] == [4, 16] and config["advanced"]["prior_kl_max"] == float("inf")
 
 
 def test_config_files(stream: Stream, tmp_path: Path) -> None:

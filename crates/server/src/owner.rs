@@ -261,7 +261,7 @@ impl Owner {
     /// Takes over what was found on the disk.
     pub fn new(parts: Parts, recovered: Recovered) -> (Self, Arc<Board>) {
         let Recovered { session, extra, log, .. } = recovered;
-        let stamps = matches!(&session.config().method, MethodConfig::UlTta(c) if c.update.seconds > 0.0);
+        let stamps = matches!(&session.config().method, MethodConfig::UlTta(c) if c.update_seconds() > 0.0);
         let status = Status {
             learning: session.learning(),
             generation: extra.generation,

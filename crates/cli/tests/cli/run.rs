@@ -329,6 +329,8 @@ fn small_commands() {
     let folder = Folder::new();
     let default = ultta(&["config", "--default"]).success().stdout;
     assert_eq!(default, ultta::config::DEFAULT_TOML);
+    let paper = ultta(&["config", "--default", "--preset", "paper"]).success().stdout;
+    assert_eq!(paper, ultta::config::PAPER_TOML);
     folder.write("default.toml", default);
     let resolved = ultta(&["config", "--config", &folder.arg("default.toml")]).success().stdout;
     assert_eq!(resolved, ultta(&["config"]).success().stdout);

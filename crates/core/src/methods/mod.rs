@@ -8,7 +8,10 @@ use crate::adapter::{Adapter, Card};
 use crate::{Head, Result};
 
 mod cache;
+mod checked;
+mod kl;
 mod math;
+mod recent;
 mod views;
 
 pub mod bca;
@@ -17,6 +20,7 @@ pub mod dmn;
 pub mod freetta;
 pub mod lame;
 pub mod onzeta;
+pub mod presets;
 pub mod prior_only;
 pub mod stata;
 pub mod t3a;
@@ -24,8 +28,26 @@ pub mod tda;
 pub mod temperature_only;
 pub mod tip_adapter;
 pub mod ul_tta;
+pub mod ul_tta_paper;
 pub mod zero;
 pub mod zero_shot;
+
+/// A method's `build` returns its adapter or, where a setting chooses between adapters, a boxed one.
+trait Boxed {
+    fn boxed(self) -> Box<dyn Adapter>;
+}
+
+impl<A: Adapter + 'static> Boxed for A {
+    fn boxed(self) -> Box<dyn Adapter> {
+        Box::new(self)
+    }
+}
+
+impl Boxed for Box<dyn Adapter> {
+    fn boxed(self) -> Box<dyn Adapter> {
+        self
+    }
+}
 
 macro_rules! methods {
     ($($variant:ident($config:ty), $name:literal, $card:expr;)*) => {
@@ -41,7 +63,7 @@ macro_rules! methods {
             /// The adapter for a head. This is the only way to make one, so an invalid adapter cannot exist.
             pub fn build(&self, head: &Arc<Head>) -> Result<Box<dyn Adapter>> {
                 match self {
-                    $(MethodConfig::$variant(config) => Ok(Box::new(config.build(head)?)),)*
+                    $(MethodConfig::$variant(config) => Ok(config.build(head)?.boxed()),)*
                 }
             }
 
@@ -70,7 +92,7 @@ macro_rules! methods {
 
 methods! {
     ZeroShot(zero_shot::ZeroShotConfig), "zero_shot", zero_shot::CARD;
-    UlTta(ul_tta::UlTtaConfig), "ul_tta", ul_tta::CARD;
+    UlTta(presets::UlTtaConfig), "ul_tta", presets::CARD;
     T3a(t3a::T3aConfig), "t3a", t3a::CARD;
     TipAdapter(tip_adapter::TipAdapterConfig), "tip_adapter", tip_adapter::CARD;
     Freetta(freetta::FreettaConfig), "freetta", freetta::CARD;

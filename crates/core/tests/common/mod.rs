@@ -263,23 +263,25 @@ pub fn config(method: &str, settings: &[(&str, &str)]) -> Config {
 type Setting = (&'static str, &'static str);
 
 /// Windows and intervals small enough that a few hundred samples pass all of them many times.
-const QUICK: [Setting; 9] = [
-    ("gate.window", "64"),
+const QUICK: [Setting; 5] = [
     ("gate.warm_up", "40"),
     ("update.every", "32"),
-    ("prototypes.scale_window", "96"),
-    ("prototypes.scale_min_rows", "40"),
-    ("temperature.cal_window", "128"),
     ("feedback.remember", "160"),
     ("guard.window", "64"),
     ("guard.patience", "256"),
 ];
+const QUICK_DEFAULT: [Setting; 4] = [
+    ("advanced.gate_window", "64"),
+    ("advanced.scale_window", "96"),
+    ("advanced.scale_min_rows", "40"),
+    ("advanced.match_window", "128"),
+];
+const QUICK_PAPER: [Setting; 2] = [("gate.window", "64"), ("temperature.window", "128")];
 
 /// The presets with quick schedules and further settings.
 pub fn quick(method: &str, settings: &[(&str, &str)]) -> Config {
-    let mut all: Vec<(&str, &str)> = QUICK.to_vec();
-    all.extend_from_slice(settings);
-    config(method, &all)
+    let own: &[Setting] = if method == "ul-tta:paper" { &QUICK_PAPER } else { &QUICK_DEFAULT };
+    config(method, &[&QUICK, own, settings].concat())
 }
 
 /// Every method, preset and switch that the laws are checked on. The head must have ten classes.
@@ -294,11 +296,9 @@ pub fn variants() -> Vec<(String, Config)> {
     let switches: &[(&str, &[Setting])] = &[
         ("quick", &[]),
         ("no gate", &[("gate.enabled", "false")]),
-        ("prototypes frozen", &[("prototypes.rule", "frozen")]),
-        ("prior frozen", &[("prior.rule", "frozen")]),
-        ("single temperature", &[("temperature.single", "true")]),
+        ("prototypes frozen", &[("prototypes.frozen", "true")]),
+        ("prior frozen", &[("prior.frozen", "true")]),
         ("update by time", &[("update.seconds", "7.5"), ("update.every", "1000000")]),
-        ("schedule", &[("schedule.samples", "200")]),
         ("unknown", unknown),
         ("labels teach", &[("feedback.teach", "true")]),
         ("start prior", &[("prior.start", start)]),
@@ -308,31 +308,33 @@ pub fn variants() -> Vec<(String, Config)> {
             all.push((format!("{preset}, {name}"), quick(preset, settings)));
         }
     }
-    let crossed: &[(&str, &str, &[Setting])] = &[
-        ("ul-tta", "text responsibilities", &[("responsibilities", "text")]),
-        ("ul-tta", "adapted responsibilities", &[("responsibilities", "adapted")]),
-        ("ul-tta", "few candidates", &[("prototypes.candidates", "4"), ("prototypes.candidate_range", "2")]),
+    let own: &[(&str, &str, &[Setting])] = &[
+        ("ul-tta", "text responsibilities", &[("advanced.responsibilities", "text")]),
+        ("ul-tta", "few candidates", &[("advanced.candidates", "4"), ("advanced.candidate_range", "2")]),
         (
             "ul-tta",
             "forgets fast",
             &[("prototypes.half_life", "15"), ("prototypes.half_life_per_class", "0")],
         ),
         ("ul-tta", "never forgets", &[("prototypes.half_life", "inf"), ("gate.keep", "0.5")]),
-        ("ul-tta", "prior under a cap", &[("prior.kappa", "0.05")]),
-        ("ul-tta", "dirichlet prior", &[("prior.rule", "dirichlet"), ("prior.gamma", "1")]),
-        ("ul-tta", "temperatures fixed", &[("temperature.cal", "fixed")]),
-        ("ul-tta", "prior left out of calibration", &[("temperature.cal_prior", "false")]),
+        ("ul-tta", "prior under a cap", &[("advanced.prior_kl_max", "0.05")]),
+        ("ul-tta", "calibrated by labels", &[("calibration.rule", "labels")]),
+        ("ul-tta", "not calibrated", &[("calibration.rule", "off")]),
         ("ul-tta", "energy", &[("unknown.score", "energy"), ("unknown.quantile", "0.2")]),
+        ("ul-tta:paper", "single temperature", &[("temperature.single", "true")]),
+        ("ul-tta:paper", "schedule", &[("schedule.samples", "200")]),
         (
             "ul-tta:paper",
             "no guards",
             &[("prototypes.rho", "inf"), ("prior.kappa", "inf"), ("temperature.beta", "0")],
         ),
-        ("ul-tta:paper", "temperature fixed", &[("temperature.pred", "fixed")]),
-        ("ul-tta:paper", "experts", &[("prior.rule", "experts"), ("prior.gamma", "0.05")]),
-        ("ul-tta:paper", "few candidates", &[("prototypes.candidates", "4")]),
+        ("ul-tta:paper", "temperature fixed", &[("temperature.frozen", "true")]),
+        ("ul-tta:paper", "text responsibilities", &[("responsibilities", "text")]),
+        ("ul-tta:paper", "prior in the calibration", &[("temperature.cal_prior", "true")]),
+        ("ul-tta:paper", "updates by samples seen", &[("update.count", "seen")]),
+        ("ul-tta:paper", "few candidates", &[("temperature.candidates", "4")]),
     ];
-    for (preset, name, settings) in crossed {
+    for (preset, name, settings) in own {
         all.push((format!("{preset}, {name}"), quick(preset, settings)));
     }
     all

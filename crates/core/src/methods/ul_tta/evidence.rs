@@ -1,16 +1,20 @@
-//! Prototypes as evidence in the image cone, kept apart from the text anchors.
+//! The *evidence*: class means of the stream's own images, kept apart from the text prototypes.
 //!
-//! Images and texts live in separate cones, so averaging an image into a text anchor lifts that class by tens of
-//! logits. Instead the stream's own statistics speak: with g the image mean, Σ the shared covariance (scaled to
-//! mean variance 1, shrunk) and m_c the shrunk centred class mean,
+//! Images and texts live in separate cones, so averaging an image into a text prototype lifts that class by tens of
+//! logits. Instead the evidence scores an image z among images. With g the mean of all images, Σ their shared
+//! covariance (scaled to mean variance 1, shrunk towards the identity), N_c the samples that taught class c, S_c their
+//! sum and k the setting `shrink`,
 //!
 //! ```text
 //! m_c = (S_c − N_c g) / (N_c + k)      v_c(z) = ⟨z − g, Σ⁻¹ m_c⟩ − ½ ⟨m_c, Σ⁻¹ m_c⟩
 //! ```
 //!
-//! linear in z; a class without evidence has v = 0. What costs time follows a thinning schedule: second moments
-//! are added in chunks and, once there are many, from every few samples; Σ is factorised when it has changed;
-//! a class is folded again (Σ⁻¹ m_c) when its own evidence has changed.
+//! v is linear in z, and 0 for a class without evidence. The sums forget with one half-life. Besides the C × d class
+//! sums the evidence holds the d × d second moments of the images, which the published algorithm does without.
+//!
+//! The *fold* is the evidence as the answers use it: one row Σ⁻¹ m_c and one bias per class. It stays the same between
+//! updates. What costs time is done rarely: second moments are added in chunks and, once there are many, from one
+//! sample in 8 to 16; Σ is factorised when it has changed; a class is folded again when its own evidence has changed.
 
 use faer::dyn_stack::{MemBuffer, MemStack};
 use faer::linalg::cholesky::llt::factor::{cholesky_in_place, cholesky_in_place_scratch};
@@ -18,81 +22,93 @@ use faer::linalg::matmul::triangular::{BlockStructure, matmul};
 use faer::reborrow::ReborrowMut;
 use faer::{Accum, Mat, MatMut, MatRef, Par};
 
-use super::config::PrototypesConfig;
-use super::prior::{checked_counts, checked_sums};
+use super::config::DefaultConfig;
 use crate::kernels::{accumulate, gather_dots_i16, vectorised};
+use crate::methods::checked::{checked_counts, checked_sums};
 use crate::{Error, Result, State};
 
-/// Rows whose second moments are added at once.
+/// Rows whose second moments are added in one matrix product.
 const CHUNK: usize = 256;
 
-/// While fewer samples than this many per dimension have been seen, every one enters the second moments …
+/// Every sample enters the second moments while fewer than this many samples per dimension have been seen.
 const DENSE_PER_DIM: u64 = 4;
 
-/// … and from then on so many per half-life, but at least one in 16 and at most one in 8.
+/// After that one sample in `half-life / THINNED_PER_HALF_LIFE` enters them, within these bounds.
 const THINNED_PER_HALF_LIFE: f64 = 256.0;
+const THINNED: std::ops::RangeInclusive<u64> = 8..=16;
 
-/// Σ is factorised when there is a sample per class, again when the evidence has grown by this share and by so
-/// many samples per class: all classes are folded again then …
+/// Σ is factorised again, and all classes folded, when the evidence has grown by this factor and by this many samples
+/// per class since the last time.
 const GROWTH: f64 = 1.5;
 const GROWTH_PER_CLASS: f64 = 2.0;
 
-/// … or, once old evidence is forgotten as fast as new comes in, this many times per half-life …
+/// Evidence that forgets does not grow for ever. Then Σ is factorised this many times per half-life.
 const PER_HALF_LIFE: f64 = 4.0;
 
-/// … but not more often than this many samples, and so many more per class.
+/// But there are at least this many samples between two such factorisations, and this many more per class: a
+/// factorisation costs d³, folding all classes C·d².
 const MIN_SPACING: f64 = 1024.0;
 const MIN_SPACING_PER_CLASS: f64 = 16.0;
+
+/// A class is folded again once its new evidence is this share of its whole evidence: smaller changes hardly show.
+const REFRESH: f64 = 0.4;
 
 /// Classes folded at once: bounds the memory of the right-hand sides.
 const FOLD_BLOCK: usize = 128;
 
-/// A folded row beyond this is no solution: Σ has at least `covariance_shrink` on its diagonal.
+/// A value of a folded row beyond this is no solution: Σ has at least `covariance_shrink` on its diagonal.
 const LARGEST: f64 = 1e7;
 
-/// Sums are rescaled when the common scale falls below this.
+/// Sums are multiplied by their common scale when the scale falls below this, long before it underflows.
 const MIN_SCALE: f64 = 1e-9;
 
 #[derive(Clone, Debug)]
 pub(super) struct Evidence {
-    config: PrototypesConfig,
+    /// k: class means shrink as N_c / (N_c + k).
+    shrink: f64,
+    /// Least share of the identity in Σ.
+    covariance_shrink: f64,
     classes: usize,
     dim: usize,
     decay: f64,
     half_life: f64,
-    /// Of thinned rows, one in so many enters the second moments.
+    /// Of thinned samples, one in `stride` enters the second moments.
     stride: u64,
-    /// True sums are `scale` times the stored ones: forgetting is one multiplication.
+    /// All sums below have to be multiplied by `scale`, so forgetting is one multiplication.
     scale: f64,
+    /// Number and sum of all samples: g = sum / n.
     n: f64,
     sum: Vec<f64>,
+    /// Number, sum and second moments of the samples that entered the second moments.
     second_n: f64,
     second_sum: Vec<f64>,
-    /// Lower triangle of Σ z zᵀ, column-major.
+    /// Lower triangle of the sum of z zᵀ, column-major.
     second: Vec<f64>,
+    /// N_c and S_c.
     class_n: Vec<f64>,
     class_sum: Vec<f64>,
-    /// Rows waiting to enter the second moments.
+    /// Rows that wait to enter the second moments.
     pending: Vec<f32>,
+    /// Samples seen, without forgetting.
     samples: u64,
     fold: Option<Fold>,
 }
 
-/// The evidence as the answers use it, frozen between updates.
+/// The evidence as the answers use it.
 #[derive(Clone, Debug)]
 struct Fold {
     /// Lower Cholesky factor of Σ, column-major.
     factor: Vec<f32>,
-    /// Evidence and samples when Σ was factorised.
+    /// `n` and `samples` when Σ was factorised.
     at_n: f64,
     at_samples: u64,
-    /// Σ⁻¹ m_c as 16-bit rows with one scale each.
+    /// Σ⁻¹ m_c as 16-bit integers, with one scale per row.
     rows: Vec<i16>,
     row_scale: Vec<f32>,
     bias: Vec<f32>,
     /// ‖Σ⁻¹ m_c‖.
     norm: Vec<f32>,
-    /// Evidence that arrived for a class since it was folded.
+    /// Evidence that came in for each class since it was folded.
     fresh: Vec<f32>,
 }
 
@@ -112,13 +128,14 @@ impl Fold {
 }
 
 impl Evidence {
-    pub(super) fn new(config: &PrototypesConfig, classes: usize, dim: usize) -> Self {
-        let half_life = config.forgets(classes);
+    pub(super) fn new(config: &DefaultConfig, classes: usize, dim: usize) -> Self {
+        let half_life = config.half_life(classes);
         Self {
-            stride: ((half_life / THINNED_PER_HALF_LIFE) as u64).clamp(8, 16),
+            stride: ((half_life / THINNED_PER_HALF_LIFE) as u64).clamp(*THINNED.start(), *THINNED.end()),
             decay: 0.5f64.powf(1.0 / half_life),
             half_life,
-            config: config.clone(),
+            shrink: config.advanced.shrink,
+            covariance_shrink: config.advanced.covariance_shrink,
             classes,
             dim,
             scale: 1.0,
@@ -135,17 +152,17 @@ impl Evidence {
         }
     }
 
-    /// In samples.
+    /// Half-life of the evidence, in samples.
     pub(super) fn half_life(&self) -> f64 {
         self.half_life
     }
 
-    /// Whether there is anything to say yet.
+    /// Whether there is a fold to score with.
     pub(super) fn speaks(&self) -> bool {
         self.fold.is_some()
     }
 
-    /// v_c(z) for some classes.
+    /// Writes v_c(z) of some classes.
     pub(super) fn scores(&self, z: &[f32], classes: &[u32], out: &mut Vec<f32>) {
         out.clear();
         out.resize(classes.len(), 0.0);
@@ -208,7 +225,7 @@ impl Evidence {
         if rows == 0 {
             return;
         }
-        // A thinned row stands for those left out.
+        // A thinned row stands for the rows left out.
         let dense = self.samples < DENSE_PER_DIM * self.dim as u64;
         let unit = if dense { 1.0 } else { self.stride as f64 } / self.scale;
         let mut product = Mat::<f32>::zeros(self.dim, self.dim);
@@ -257,8 +274,8 @@ impl Evidence {
         } else if let Some(mut fold) = self.fold.take() {
             let changed: Vec<usize> = (0..self.classes)
                 .filter(|&c| {
-                    let evidence = self.class_n[c] * self.scale + self.config.shrink;
-                    fold.fresh[c] as f64 > self.config.refresh * evidence
+                    let evidence = self.class_n[c] * self.scale + self.shrink;
+                    fold.fresh[c] as f64 > REFRESH * evidence
                 })
                 .collect();
             self.fold_classes(&mut fold, &changed);
@@ -266,7 +283,7 @@ impl Evidence {
         }
     }
 
-    /// Lower Cholesky factor of the shrunk, scaled covariance. `None` if there is nothing to factorise.
+    /// Lower Cholesky factor of Σ. `None` if there is nothing to factorise.
     fn factorise(&mut self) -> Option<Vec<f32>> {
         self.add_pending();
         let (dim, n) = (self.dim, self.second_n);
@@ -280,7 +297,7 @@ impl Evidence {
             return None;
         }
         let true_n = self.n * self.scale;
-        let shrink = self.config.covariance_shrink.max(dim as f64 / (dim as f64 + true_n));
+        let shrink = self.covariance_shrink.max(dim as f64 / (dim as f64 + true_n));
         let scale = (1.0 - shrink) / variance;
         let mut sigma = vec![0.0f32; dim * dim];
         for column in 0..dim {
@@ -311,7 +328,7 @@ impl Evidence {
         Some(sigma)
     }
 
-    /// Σ⁻¹ m_c and the bias of these classes.
+    /// Folds some classes: Σ⁻¹ m_c and the bias −⟨g, Σ⁻¹ m_c⟩ − ½ ⟨m_c, Σ⁻¹ m_c⟩.
     fn fold_classes(&self, fold: &mut Fold, classes: &[usize]) {
         let dim = self.dim;
         let origin: Vec<f64> = self.sum.iter().map(|s| s / self.n).collect();
@@ -321,7 +338,7 @@ impl Evidence {
             means.clear();
             for &c in block {
                 let n = self.class_n[c] * self.scale;
-                let weight = self.scale / (n + self.config.shrink);
+                let weight = self.scale / (n + self.shrink);
                 let pull = self.class_n[c];
                 let sum = &self.class_sum[c * dim..][..dim];
                 let start = means.len();
@@ -361,13 +378,14 @@ impl Evidence {
 
     pub(super) fn bytes(&self) -> usize {
         let (c, d) = (self.classes, self.dim);
-        // evidence, the waiting rows, and the fold once there is one
+        // evidence, waiting rows, fold
         8 * (c * d + c + d * d + 2 * d) + 4 * CHUNK * d + 2 * c * d + 16 * c + 4 * (d * d + d)
     }
 
-    /// The evidence. `compact` rounds the class sums to 16 bits, one scale per class, and the second moments to f32.
+    /// Saves what two sessions may add. `compact` rounds the class sums to 16 bits, one scale per class, and the second
+    /// moments to f32.
     pub(super) fn save_evidence(&self, state: &mut State, compact: bool) {
-        // Waiting rows belong to the evidence; how it is chunked is local.
+        // Waiting rows belong to the evidence, so they are added first, in a copy.
         let mut settled = self.moments_only();
         settled.add_pending();
         state.put("evidence.scale", &[self.scale]);
@@ -396,9 +414,9 @@ impl Evidence {
         state.put("evidence.rounded_scale", &scales);
     }
 
+    /// A copy of what `add_pending` works on.
     fn moments_only(&self) -> Self {
         Self {
-            config: self.config.clone(),
             sum: Vec::new(),
             second_sum: self.second_sum.clone(),
             second: self.second.clone(),
@@ -448,13 +466,14 @@ impl Evidence {
         checked_sums("evidence class sums", &self.class_sum, &self.class_n)
     }
 
-    /// Recomputes what follows from the evidence: after a merge, or a return to a healthy state.
+    /// Makes a fold from the evidence alone: after a merge, or a return to a healthy state.
     pub(super) fn recompute(&mut self) {
         if self.n > 0.0 {
             self.update();
         }
     }
 
+    /// Saves what belongs to one stream: waiting rows and the fold.
     pub(super) fn save_local(&self, state: &mut State) {
         state.put("local.evidence.second_n", &[self.second_n]);
         state.put("local.evidence.second_sum", &self.second_sum);
@@ -516,9 +535,9 @@ fn solve(factor: MatRef<'_, f32>, mut columns: MatMut<'_, f32>) {
     tri::solve_upper_triangular_in_place(factor.transpose(), columns, Par::Seq);
 }
 
-/// Stores a folded row as 16-bit integers under one scale, 0 where it is no solution: a factor that cannot be
-/// solved with leaves the class without a say. Returns the scale, and the products of the row *as stored* with
-/// the image mean, the class mean and itself, so that rounding cancels at the mean.
+/// Stores a folded row as 16-bit integers under one scale. A row that is no solution, because the factor was too poor,
+/// is stored as 0: the class has no evidence. Returns the scale, and the products of the row *as stored* with the
+/// image mean g, the class mean m_c and itself: so rounding cancels at z = g.
 fn round_row(row: &[f32], own: &[f32], mean: &[f64], stored: &mut [i16]) -> (f32, [f64; 3]) {
     /// Adding 1.5·2^23 rounds to an integer that can be read from the low bits.
     const ROUND: f32 = 12_582_912.0;

@@ -1,30 +1,33 @@
-//! Prototypes as published: the MAP mean of anchor and images, interpolated and clipped around the anchor.
+//! Lever 1: prototypes t_c between their text anchor μ_c and the images that taught them. With N_c the
+//! responsibilities and S_c the responsibility-weighted sum of admitted images,
 //!
 //! ```text
 //! t̃_c = normalise((α μ_c + S_c) / (α + N_c + ε))
-//! t_c ← normalise(clip((1 − η) t_c + η t̃_c))        ‖t_c − μ_c‖ ≤ ρ
+//! t_c ← normalise(clip((1 − η) t_c + η t̃_c))        clip: ‖t_c − μ_c‖ ≤ ρ
 //! ```
 //!
-//! The text leaves open whether t̃ is normalised before it is interpolated; here it is, then interpolated,
+//! The text leaves open whether t̃ is normalised before it is interpolated; here it is normalised, then interpolated,
 //! clipped, and normalised again.
 
 use std::sync::Arc;
 
 use super::config::PrototypesConfig;
-use super::prior::{checked_counts, checked_sums};
 use crate::kernels::{accumulate, products};
+use crate::methods::checked::{checked_counts, checked_sums};
 use crate::{Head, Result, State};
 
 #[derive(Clone, Debug)]
-pub(super) struct Map {
+pub(super) struct Prototypes {
     config: PrototypesConfig,
     head: Arc<Head>,
+    /// t_c.
     prototypes: Vec<f32>,
+    /// N_c and S_c.
     class_n: Vec<f64>,
     class_sum: Vec<f64>,
 }
 
-impl Map {
+impl Prototypes {
     pub(super) fn new(config: &PrototypesConfig, head: &Arc<Head>) -> Self {
         Self {
             config: config.clone(),
@@ -35,22 +38,23 @@ impl Map {
         }
     }
 
-    /// s⟨z, t_c⟩ for some rows.
+    /// Writes s⟨z, t_c⟩ of some rows.
     pub(super) fn scores(&self, rows: &[f32], out: &mut Vec<f32>) {
         out.clear();
         out.resize(rows.len() / self.head.dim() * self.head.n_classes(), 0.0);
         products(rows, &self.prototypes, self.head.dim(), self.head.logit_scale(), out);
     }
 
+    /// Lets an admitted sample teach a class.
     pub(super) fn teach(&mut self, class: usize, responsibility: f64, z: &[f32]) {
         let dim = self.head.dim();
         self.class_n[class] += responsibility;
         accumulate(&mut self.class_sum[class * dim..][..dim], responsibility, z);
     }
 
-    pub(super) fn update(&mut self, alpha_factor: f64, eta_factor: f64) {
-        let (dim, alpha, eta) =
-            (self.head.dim(), self.config.alpha * alpha_factor, self.config.eta * eta_factor);
+    /// Moves the prototypes; α and η come from the schedule.
+    pub(super) fn update(&mut self, alpha: f64, eta: f64) {
+        let dim = self.head.dim();
         let mut moved = vec![0.0f64; dim];
         for (c, t) in self.prototypes.chunks_mut(dim).enumerate() {
             let anchor = self.head.prototype(c);
@@ -90,6 +94,7 @@ impl Map {
             .collect()
     }
 
+    /// N_c.
     pub(super) fn counts(&self) -> &[f64] {
         &self.class_n
     }
@@ -98,7 +103,7 @@ impl Map {
         self.prototypes.len() * 12 + self.class_n.len() * 8
     }
 
-    /// The evidence. `compact` rounds the class sums to 8 bits around 128, one scale per class.
+    /// Saves what two sessions may add. `compact` rounds the class sums to 8 bits around 128, one scale per class.
     pub(super) fn save_evidence(&self, state: &mut State, compact: bool) {
         state.put("evidence.class_n", &self.class_n);
         if !compact {
@@ -143,6 +148,7 @@ impl Map {
     }
 }
 
+/// Scales to unit length; `false` for a vector without a direction.
 fn normalise(v: &mut [f64]) -> bool {
     let norm = v.iter().map(|x| x * x).sum::<f64>().sqrt();
     if norm < 1e-12 || !norm.is_finite() {

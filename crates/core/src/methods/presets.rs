@@ -1,0 +1,204 @@
+//! One name, two methods: `ul_tta` is the default method ([`ul_tta`](super::ul_tta)) or, with `preset = "paper"`,
+//! the published algorithm ([`ul_tta_paper`](super::ul_tta_paper)). Each has settings of its own.
+
+use std::sync::Arc;
+
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer, Serialize};
+use toml::{Table, Value};
+
+use super::ul_tta::DefaultConfig;
+use super::ul_tta_paper::PaperConfig;
+use crate::adapter::{Adapter, Card, Readout, Rows};
+use crate::{Error, Head, Result};
+
+/// The card of both.
+pub static CARD: Card = Card {
+    name: "ul_tta",
+    summary: "prototypes, prior and temperature in closed form (presets: default, paper)",
+    paper: "Kim, Ultra-Light Test-Time Adaptation for Vision-Language Models, 2025",
+    readout: Readout::BeforeObserve,
+    rows: Rows::Independent,
+    needs_horizon: false,
+    needs_labels: false,
+    needs_views: false,
+};
+
+/// Which of the two methods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Preset {
+    /// The product's own method.
+    Default,
+    /// The published algorithm, with the repairs its text needs.
+    Paper,
+}
+
+impl Preset {
+    /// Its name in a file and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Preset::Default => "default",
+            Preset::Paper => "paper",
+        }
+    }
+
+    /// A preset by its name.
+    pub fn by_name(name: &str) -> Option<Self> {
+        [Preset::Default, Preset::Paper].into_iter().find(|p| p.name() == name)
+    }
+
+    /// All its settings.
+    pub fn config(self) -> UlTtaConfig {
+        match self {
+            Preset::Default => UlTtaConfig::Default(DefaultConfig::default()),
+            Preset::Paper => UlTtaConfig::Paper(PaperConfig::default()),
+        }
+    }
+
+    fn other(self) -> Self {
+        match self {
+            Preset::Default => Preset::Paper,
+            Preset::Paper => Preset::Default,
+        }
+    }
+}
+
+/// Settings of `ul_tta`: those of the method that the preset names.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+#[allow(clippy::large_enum_variant)] // one per session
+pub enum UlTtaConfig {
+    /// The product's own method.
+    Default(DefaultConfig),
+    /// The published algorithm.
+    Paper(PaperConfig),
+}
+
+impl Default for UlTtaConfig {
+    fn default() -> Self {
+        Preset::Default.config()
+    }
+}
+
+impl<'de> Deserialize<'de> for UlTtaConfig {
+    /// Reads `preset` first. The error has no line: [`check_file`] finds mistakes in a file before.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        fn read<T: DeserializeOwned, E: serde::de::Error>(table: Table) -> Result<T, E> {
+            table.try_into().map_err(|e: toml::de::Error| E::custom(e.message()))
+        }
+        let table = Table::deserialize(deserializer)?;
+        match preset_of(&table).map_err(D::Error::custom)? {
+            Preset::Default => read(table).map(UlTtaConfig::Default),
+            Preset::Paper => read(table).map(UlTtaConfig::Paper),
+        }
+    }
+}
+
+impl UlTtaConfig {
+    /// The adapter for a head; settings out of range are an error.
+    pub fn build(&self, head: &Arc<Head>) -> Result<Box<dyn Adapter>> {
+        match self {
+            UlTtaConfig::Default(config) => Ok(Box::new(config.build(head)?)),
+            UlTtaConfig::Paper(config) => Ok(Box::new(config.build(head)?)),
+        }
+    }
+
+    /// Which of the two methods.
+    pub fn preset(&self) -> Preset {
+        match self {
+            UlTtaConfig::Default(_) => Preset::Default,
+            UlTtaConfig::Paper(_) => Preset::Paper,
+        }
+    }
+
+    /// Seconds after which an update follows in any case; 0 where updates do not depend on time.
+    pub fn update_seconds(&self) -> f64 {
+        match self {
+            UlTtaConfig::Default(config) => config.update.seconds,
+            UlTtaConfig::Paper(config) => config.update.seconds,
+        }
+    }
+
+    /// The settings that the numbers in a saved state depend on.
+    pub(crate) fn state_keys(&self) -> &'static [&'static str] {
+        match self {
+            UlTtaConfig::Default(_) => &DefaultConfig::STATE_KEYS,
+            UlTtaConfig::Paper(_) => &PaperConfig::STATE_KEYS,
+        }
+    }
+}
+
+/// The preset that a table of settings asks for.
+pub(crate) fn preset_of(table: &Table) -> Result<Preset, String> {
+    let Some(value) = table.get("preset") else { return Ok(Preset::Default) };
+    let preset = value.as_str().and_then(Preset::by_name);
+    preset.ok_or_else(|| format!("unknown preset {value}, expected \"default\" or \"paper\""))
+}
+
+/// Checks the text of a file with a table `[method.ul_tta]`, whose preset is known, so that an error names its line
+/// and column.
+pub(crate) fn check_file(text: &str, preset: Preset) -> Result<(), toml::de::Error> {
+    /// A configuration with another type for `[method.ul_tta]`.
+    #[derive(Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    #[allow(dead_code)] // read to be checked
+    struct File<C> {
+        method: Method<C>,
+        guard: crate::guard::GuardConfig,
+        unknown: crate::unknown::UnknownConfig,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    #[allow(dead_code)]
+    enum Method<C> {
+        UlTta(C),
+    }
+    impl<C: Default> Default for File<C> {
+        fn default() -> Self {
+            let method = Method::UlTta(C::default());
+            Self { method, guard: Default::default(), unknown: Default::default() }
+        }
+    }
+    match preset {
+        Preset::Default => toml::from_str::<File<DefaultConfig>>(text).map(drop),
+        Preset::Paper => toml::from_str::<File<PaperConfig>>(text).map(drop),
+    }
+}
+
+/// A sentence about the first key of `table` that only the other preset has; empty if there is none.
+pub(crate) fn foreign_key(table: &Table, preset: Preset) -> String {
+    fn find(table: &Table, own: &Table, other: &Table, path: &str) -> Option<String> {
+        table.iter().find_map(|(key, value)| match (value, own.get(key), other.get(key)) {
+            (_, None, Some(_)) => Some(format!("{path}{key}")),
+            (Value::Table(table), Some(Value::Table(own)), Some(Value::Table(other))) => {
+                find(table, own, other, &format!("{path}{key}."))
+            }
+            _ => None,
+        })
+    }
+    let all = |preset: Preset| Table::try_from(preset.config()).unwrap_or_default();
+    let key = find(table, &all(preset), &all(preset.other()), "");
+    key.map_or_else(String::new, |key| {
+        let (own, other) = (preset.name(), preset.other().name());
+        format!("\n{key} is a setting of the preset {other:?}; the preset here is {own:?}")
+    })
+}
+
+/// Checks a starting prior π⁰: empty, or one value per class that sum to 1.
+pub(crate) fn check_start(start: &[f64], n_classes: usize) -> Result<()> {
+    if start.is_empty() {
+        return Ok(());
+    }
+    let error = |reason: String| Err(Error::config("method.ul_tta.prior.start", reason));
+    if start.len() != n_classes {
+        let got = start.len();
+        return error(format!("expected one value per class ({n_classes}) or none, got {got}"));
+    }
+    let sum: f64 = start.iter().sum();
+    // A smaller value has no logarithm in f32 to work with.
+    if start.iter().any(|&p| !(p >= 1e-9 && p.is_finite())) || (sum - 1.0).abs() > 1e-3 {
+        return error(format!("expected values of at least 1e-9 that sum to 1, got a sum of {sum}"));
+    }
+    Ok(())
+}

@@ -1,0 +1,253 @@
+//! The one-dimensional fits at an update: how loudly the image evidence speaks ([`ImageBranch`]), and the temperature
+//! of the emitted probabilities ([`Calibration`]). Both run over remembered samples, each as it was scored before it
+//! taught, and need no labels; labels correct the temperature.
+
+use std::f64::consts::{FRAC_2_PI, SQRT_2};
+
+use super::config::{Advanced, FeedbackConfig};
+use crate::kernels::vectorised;
+use crate::methods::recent::{Labelled, Lines, Recent, Sample};
+
+/// Most samples that a fit looks at. Of more remembered samples it takes every second, third, …
+const FIT_ROWS: usize = 256;
+
+/// The image branch's temperature: where its first fit starts, the largest value (200 to 1500 is normal on unit
+/// features), and the share of the newly fitted value at each update.
+const SCALE_START: f64 = 300.0;
+const SCALE_MAX: f64 = 2000.0;
+const SCALE_SMOOTHING: f64 = 0.3;
+
+/// The samples that a fit looks at.
+fn fit_rows<'a>(
+    recent: &'a Recent,
+    window: usize,
+    wanted: impl Fn(&Sample<'_>) -> bool,
+) -> impl Iterator<Item = Sample<'a>> {
+    let all: Vec<Sample<'a>> = recent.newest(window).filter(|s| s.flags.teaches && wanted(s)).collect();
+    let step = all.len().div_ceil(FIT_ROWS).max(1);
+    all.into_iter().step_by(step)
+}
+
+/// How loudly the image evidence speaks, as of the last update: the answer adds `trust · scale · v_c(z)`.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct ImageBranch {
+    /// The branch's own temperature a: softmax(a·v + log prior) matches the frozen posterior best.
+    pub scale: f64,
+    /// Share of the frozen posterior's information that the branch *foretold*, on samples that it had not learnt from:
+    /// 1 − KL(frozen ‖ branch) / KL(frozen ‖ prior).
+    pub foretold: f64,
+    /// *Trust*: how much of the branch enters the answer, foretold² · trust_max · n / (n + trust_samples) with n the
+    /// mean evidence per class.
+    pub trust: f64,
+}
+
+impl ImageBranch {
+    /// Weight of v in the answer.
+    pub(super) fn weight(&self) -> f32 {
+        (self.trust * self.scale) as f32
+    }
+
+    /// Fits `scale`: least cross-entropy between the frozen posterior under the prior and softmax(a·v + log prior).
+    /// Then measures `foretold` at the fitted value.
+    pub(super) fn fit(&mut self, recent: &Recent, a: &Advanced) {
+        let scored = |s: &Sample<'_>| s.flags.has_image && s.flags.teaches;
+        if recent.newest(a.scale_window).filter(scored).count() < a.scale_min_rows.max(1) {
+            return;
+        }
+        let lines = Lines::new(fit_rows(recent, a.scale_window, scored), |s, x, b| {
+            x.copy_from_slice(s.image);
+            b.copy_from_slice(s.prior);
+            if s.lump.classes > 0.0 {
+                b[s.classes.len()] = s.lump.ratio + s.lump.log_classes();
+            }
+        });
+        let start = if self.scale > 1.0 { self.scale } else { SCALE_START };
+        let fitted = lines.matching(start, (0.0, SCALE_MAX), 0.5, 1.0);
+        self.foretold = vectorised(
+            #[inline(always)]
+            || {
+                let (mut with, mut without) = (0.0, 0.0);
+                for (line, [x, b, log_p]) in lines.iter().zip(lines.targets()) {
+                    with += log_p - fitted * x - b + line.moments(fitted as f32).log_sum();
+                    without += log_p - b + line.moments(0.0).log_sum();
+                }
+                (1.0 - with / without.max(1e-9)).min(1.0)
+            },
+        );
+        self.scale = if self.scale == 0.0 {
+            fitted
+        } else {
+            (1.0 - SCALE_SMOOTHING) * self.scale + SCALE_SMOOTHING * fitted
+        };
+    }
+
+    /// Sets `trust` from what was foretold and the mean evidence per class.
+    pub(super) fn grow(&mut self, evidence_per_class: f64, a: &Advanced) {
+        let n = evidence_per_class;
+        let foretold = self.foretold.max(0.0);
+        let grown = if n > 0.0 { a.trust_max * n / (n + a.trust_samples) } else { 0.0 };
+        self.trust = foretold * foretold * grown;
+    }
+
+    /// Whether values read from a file are possible.
+    pub(super) fn is_sound(&self) -> bool {
+        (0.0..=SCALE_MAX).contains(&self.scale) && (0.0..=1e3).contains(&self.trust) && self.foretold <= 1.0
+    }
+}
+
+/// τ_cal, the temperature of the emitted probabilities softmax(τ_cal · answer), and how it came about.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Calibration {
+    /// The temperature at which the answers match the frozen posterior.
+    pub matched: f64,
+    /// The temperature chosen without labels.
+    pub label_free: f64,
+    /// The temperature emitted: `label_free`, corrected by labels.
+    pub tau: f64,
+}
+
+impl Default for Calibration {
+    fn default() -> Self {
+        Self { matched: 1.0, label_free: 1.0, tau: 1.0 }
+    }
+}
+
+impl Calibration {
+    /// Chooses τ_cal without labels.
+    ///
+    /// The answer counts frozen logits and image evidence of one image as if they were independent, so it is too sure.
+    /// First comes the temperature that matches the frozen posterior under the prior of the time. It is applied to the
+    /// power `match_power` only: where the answers got better, they may be surer. Then, if the answers' margins tell of
+    /// a higher accuracy than the mean confidence, the temperature rises until confidence has gone `margin_share` of
+    /// the way up to that accuracy.
+    pub(super) fn fit(&mut self, recent: &Recent, margins: &[f32], a: &Advanced) {
+        let lines = Lines::new(fit_rows(recent, a.match_window, |_| true), answer_line);
+        if lines.len() == 0 {
+            return;
+        }
+        self.matched = lines.matching(self.matched, (a.tau_min, a.tau_max), 0.3, 0.0);
+        let base = self.matched.powf(a.match_power).clamp(a.tau_min, a.tau_max);
+        let now = confidence(&lines, base).0;
+        let accuracy = folded_accuracy(margins);
+        let mut tau = base;
+        if a.margin_share > 0.0 && accuracy > 0.5 && accuracy > now {
+            let wanted = now + a.margin_share * (accuracy - now);
+            tau = self.label_free.clamp(base, a.tau_max);
+            // Confidence grows with τ and flattens out: Newton steps, down by 30 % or up by 50 % at most.
+            for _ in 0..8 {
+                let (at, slope) = confidence(&lines, tau);
+                let step = (wanted - at) / slope.max(1e-9);
+                let next = (tau + step.clamp(-0.3 * tau, 0.5 * tau)).clamp(base, a.tau_max);
+                let change = (next - tau).abs();
+                tau = next;
+                if change <= 1e-3 * tau {
+                    break;
+                }
+            }
+        }
+        (self.label_free, self.tau) = (tau, tau);
+    }
+
+    /// Corrects τ_cal by delayed labels: least negative log-likelihood, held near `label_free`.
+    pub(super) fn fit_to_labels(&mut self, labelled: &Labelled, a: &Advanced, feedback: &FeedbackConfig) {
+        let bounds = (a.tau_min, a.tau_max);
+        self.tau = labelled.fit(self.tau, self.label_free, feedback.prior_strength, bounds, answer_line);
+    }
+
+    /// Whether values read from a file are possible.
+    pub(super) fn is_sound(&self) -> bool {
+        [self.matched, self.label_free, self.tau].iter().all(|tau| (1e-3..=1e3).contains(tau))
+    }
+}
+
+/// The answer of a remembered sample as a line in τ_cal, which multiplies all of it.
+#[inline(always)]
+fn answer_line(s: &Sample<'_>, x: &mut [f32], b: &mut [f32]) {
+    for i in 0..x.len() {
+        x[i] = s.text[i] + s.image_weight * s.image[i] + s.prior[i];
+    }
+    b.fill(0.0);
+    // Every lumped class has an equal part of the lump's mass, and τ_cal multiplies the logit of one such class.
+    let lump = s.classes.len();
+    x[lump] -= s.lump.log_classes();
+    b[lump] += s.lump.log_classes();
+}
+
+/// Mean probability of the best candidate at a temperature, and its derivative.
+fn confidence(lines: &Lines, tau: f64) -> (f64, f64) {
+    let (mut sum, mut slope) = (0.0, 0.0);
+    vectorised(
+        #[inline(always)]
+        || {
+            for line in lines.iter() {
+                let m = line.moments(tau as f32);
+                let best = line.best_candidate() as f64;
+                let p = (tau * best - m.log_sum()).exp();
+                sum += p;
+                slope += p * (best - m.mean);
+            }
+        },
+    );
+    (sum / lines.len() as f64, slope / lines.len() as f64)
+}
+
+/// The accuracy that margins tell of, whatever their scale. Suppose that the right answer is ahead of its rival by
+/// N(μ, σ): then the margins are |N(μ, σ)|, the accuracy is Φ(μ/σ), and E\[Δ\]²/E\[Δ²\] of the margins Δ gives μ/σ.
+/// ½ means that the margins tell nothing.
+fn folded_accuracy(margins: &[f32]) -> f64 {
+    let (first, second) =
+        margins.iter().fold((0.0, 0.0), |(a, b), &m| (a + m as f64, b + m as f64 * m as f64));
+    let n = margins.len().max(1) as f64;
+    let ratio = (first / n).powi(2) / (second / n + 1e-30);
+    if ratio <= FRAC_2_PI {
+        return 0.5;
+    }
+    let (mut low, mut high) = (0.0f64, 6.0f64);
+    for _ in 0..40 {
+        let k = 0.5 * (low + high);
+        let mean = FRAC_2_PI.sqrt() * (-0.5 * k * k).exp() + k * erf(k / SQRT_2);
+        if mean * mean / (1.0 + k * k) < ratio {
+            low = k;
+        } else {
+            high = k;
+        }
+    }
+    0.5 * (1.0 + erf(low / SQRT_2))
+}
+
+/// The error function (Abramowitz and Stegun 7.1.26, absolute error below 1.5e-7). A more exact one, libm's, changes
+/// probabilities by up to 6e-5 (pets24, class-sorted), because the searches for τ_cal stop a step earlier or later.
+fn erf(x: f64) -> f64 {
+    let t = 1.0 / (1.0 + 0.327_591_1 * x.abs());
+    let poly = ((((1.061_405_429 * t - 1.453_152_027) * t + 1.421_413_741) * t - 0.284_496_736) * t
+        + 0.254_829_592)
+        * t;
+    x.signum() * (1.0 - poly * (-x * x).exp())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accuracy_is_read_off_the_shape_of_the_margins() {
+        // |N(μ, 1)| at its own quantiles: Φ(1) = 0.841, and a margin that is always the same is always right.
+        let folded = |mu: f64| -> Vec<f32> {
+            let draw = |i: usize| {
+                let (mut low, mut high) = (-8.0f64, 8.0f64);
+                for _ in 0..60 {
+                    let middle = 0.5 * (low + high);
+                    let below = 0.5 * (1.0 + erf(middle / SQRT_2));
+                    if below < (i as f64 + 0.5) / 4000.0 { low = middle } else { high = middle }
+                }
+                (mu + low).abs() as f32
+            };
+            (0..4000).map(draw).collect()
+        };
+        assert!((folded_accuracy(&folded(1.0)) - 0.8413).abs() < 2e-3);
+        let scaled: Vec<f32> = folded(1.0).iter().map(|m| 7.0 * m).collect();
+        assert!((folded_accuracy(&scaled) - folded_accuracy(&folded(1.0))).abs() < 1e-6);
+        assert!(folded_accuracy(&folded(0.0)) < 0.65, "no side is ahead");
+        assert!(folded_accuracy(&[2.0; 50]) > 0.999);
+    }
+}

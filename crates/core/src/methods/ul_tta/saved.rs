@@ -1,0 +1,89 @@
+//! What the default method saves. `evidence.*` is what two sessions may add (`State::merge`); everything else is
+//! local to one stream.
+
+use super::prior::PriorWork;
+use super::{Calibration, ImageBranch, UlTta};
+use crate::methods::checked::checked_counts;
+use crate::{Error, Result, State};
+
+impl UlTta {
+    /// The evidence. `compact` rounds it: for the copy that the guard returns to.
+    pub(super) fn save_evidence(&self, compact: bool) -> State {
+        let mut state = State::default();
+        state.put("evidence.seen", &[self.seen, self.admitted]);
+        if let Some(evidence) = &self.evidence {
+            evidence.save_evidence(&mut state, compact);
+        }
+        state
+    }
+
+    /// Everything.
+    pub(super) fn save_all(&self) -> State {
+        let mut state = self.save_evidence(false);
+        self.gate.save(&mut state);
+        self.prior.save(&self.work.prior, &mut state);
+        if let Some(evidence) = &self.evidence {
+            evidence.save_local(&mut state);
+        }
+        self.recent.save("local.recent.", &mut state);
+        self.labelled.save(&mut state);
+        let ImageBranch { scale, foretold, trust } = self.image;
+        state.put("local.image", &[scale, foretold, trust]);
+        let Calibration { matched, label_free, tau } = self.calibration;
+        state.put("local.calibration", &[matched, label_free, tau]);
+        state.put("local.movement", &[self.movement.0, self.movement.1]);
+        state.put("local.updated_at", &self.updated_at.map_or(vec![], |t| vec![t]));
+        state.put("local.since", &[self.since_update]);
+        state
+    }
+
+    /// An adapter with these settings in a saved state.
+    pub(super) fn loaded(&self, state: &State) -> Result<Self> {
+        let mut fresh = Self::new(&self.config, &self.head);
+        if !state.any_under("evidence.") {
+            return Ok(fresh);
+        }
+        [fresh.seen, fresh.admitted] = state.counts("evidence.seen")?;
+        if let Some(evidence) = &mut fresh.evidence {
+            evidence.load_evidence(state)?;
+        }
+        // Local parts are either all there, or they start again: after a merge, or a return to a healthy state.
+        if state.any_under("local.") || state.any_under("gate.") {
+            fresh.load_local(state)?;
+        } else {
+            fresh.prior.update(&PriorWork::default());
+            if let Some(evidence) = &mut fresh.evidence {
+                evidence.recompute();
+            }
+        }
+        Ok(fresh)
+    }
+
+    fn load_local(&mut self, state: &State) -> Result<()> {
+        let classes = self.head.n_classes();
+        self.gate.load(state)?;
+        self.prior.load(&mut self.work.prior, state)?;
+        if let Some(evidence) = &mut self.evidence {
+            evidence.load_local(state)?;
+        }
+        self.recent.load("local.recent.", state, classes)?;
+        self.recent.check_order("local.recent.")?;
+        self.labelled.load(state, classes)?;
+        let &[scale, foretold, trust] = state.get::<f64>("local.image")? else {
+            return Err(Error::state("local.image: expected 3 values"));
+        };
+        self.image = ImageBranch { scale, foretold, trust };
+        let &[matched, label_free, tau] = state.get::<f64>("local.calibration")? else {
+            return Err(Error::state("local.calibration: expected 3 values"));
+        };
+        self.calibration = Calibration { matched, label_free, tau };
+        if !self.image.is_sound() || !self.calibration.is_sound() {
+            return Err(Error::state("local.image or local.calibration: a value out of range"));
+        }
+        let movement = checked_counts("local.movement", state, 2)?;
+        self.movement = (movement[0], movement[1]);
+        self.updated_at = state.get::<f64>("local.updated_at")?.first().copied();
+        [self.since_update] = state.counts("local.since")?;
+        Ok(())
+    }
+}
