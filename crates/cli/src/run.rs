@@ -25,7 +25,7 @@ use crate::{output, pipe};
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Features: safetensors, .npy or .npz; - reads JSON lines from standard input and answers each at once
+    /// Features: safetensors, .npy or .npz, with `learn`, `times` and `views` where they are there; - reads JSON lines from standard input and answers each at once
     #[arg(long, value_name = "FILE", help_heading = "Input")]
     pub features: PathBuf,
 
@@ -310,6 +310,8 @@ struct Stream {
     indices: Vec<usize>,
     /// Place of the first index in the whole order.
     first: usize,
+    /// Whether the file's arrival times go with its rows.
+    timed: bool,
 }
 
 impl Stream {
@@ -341,7 +343,11 @@ impl Stream {
             indices = indices[places].to_vec();
         }
         pack.check(args.normalize).with_context(|| args.features.display().to_string())?;
-        Ok(Self { pack, indices, first })
+        let timed = order == Order::File;
+        if pack.file().times().is_some() && !timed {
+            eprintln!("warning: the file's `times` are left out, as its rows come in another order");
+        }
+        Ok(Self { pack, indices, first, timed })
     }
 
     fn answer(&self, run: &mut Run, args: &Args, interrupt: &Interrupt) -> anyhow::Result<ExitCode> {
@@ -353,9 +359,22 @@ impl Stream {
                 code = interrupted;
                 break;
             }
-            let features = self.pack.select(block, args.normalize)?;
+            let file = self.pack.file();
+            let features = file.select(block, args.normalize)?;
+            let views = file.views(block, args.normalize)?;
+            let view_counts = vec![file.views_each(); block.len()];
+            let learn: Option<Vec<bool>> =
+                file.learn().map(|learn| block.iter().map(|&row| learn[row]).collect());
+            let times = file.times().filter(|_| self.timed);
+            let times: Option<Vec<f64>> = times.map(|times| block.iter().map(|&row| times[row]).collect());
             let stepped = run.step(
-                &Input::new(&features),
+                &Input {
+                    learn: learn.as_deref(),
+                    times: times.as_deref(),
+                    views: views.as_ref(),
+                    view_counts: views.as_ref().map(|_| &view_counts[..]),
+                    ..Input::new(&features)
+                },
                 |i, _| Id::Number(block[i] as u64),
                 |i| self.pack.labels().map(|labels| labels[block[i]]),
             );

@@ -3,6 +3,8 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Stdio;
 
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
 use serde_json::Value;
 use ultta::State;
 
@@ -26,6 +28,45 @@ fn the_summary_is_one_json_object() {
     assert_eq!(summary["health"]["standing"], "healthy");
     let frozen = folder.run(&["--json", "--method", "zero-shot"]).success().json();
     assert_eq!((&frozen["preset"], &frozen["top1"]), (&Value::Null, &frozen["zero_shot"]["top1"]));
+}
+
+/// A features file with whatever stands beside its rows.
+fn features_with(folder: &Folder, beside: &[(&str, Dtype, Vec<usize>, Vec<u8>)]) {
+    let bytes = |values: &[f32]| -> Vec<u8> { values.iter().flat_map(|v| v.to_le_bytes()).collect() };
+    let rows = bytes(&unit_rows(40, 9));
+    let mut tensors = vec![("features", TensorView::new(Dtype::F32, vec![40, DIM], &rows).unwrap())];
+    for (name, dtype, shape, bytes) in beside {
+        tensors.push((name, TensorView::new(*dtype, shape.clone(), bytes).unwrap()));
+    }
+    folder.write("beside.safetensors", safetensors::serialize(tensors, None).unwrap());
+}
+
+#[test]
+fn rows_that_the_file_excludes_do_not_teach() {
+    let folder = Folder::new();
+    features_with(&folder, &[("learn", Dtype::BOOL, vec![40], vec![0; 40])]);
+    let summary = folder.run_on("beside.safetensors", &["--json"]).success().json();
+    assert_eq!(summary["admitted_share"], 0.0);
+}
+
+#[test]
+fn times_go_with_the_order_of_the_file() {
+    let folder = Folder::new();
+    let times = |step: f64| -> Vec<u8> { (0..40).flat_map(|i| (step * i as f64).to_le_bytes()).collect() };
+    features_with(&folder, &[("times", Dtype::F64, vec![40], times(-1.0))]);
+    assert_ne!(folder.run_on("beside.safetensors", &[]).code, 0, "times that run backwards are refused");
+    let shuffled = folder.run_on("beside.safetensors", &["--shuffle", "0"]).success();
+    assert!(shuffled.stderr.contains("`times`"), "{}", shuffled.stderr);
+}
+
+#[test]
+fn methods_that_need_views_find_them_in_the_file() {
+    let folder = Folder::new();
+    folder.features("plain.safetensors", &unit_rows(40, 9), DIM, None);
+    assert_ne!(folder.run_on("plain.safetensors", &["--method", "zero"]).code, 0);
+    let views = unit_rows(40 * 3, 10).iter().flat_map(|v| v.to_le_bytes()).collect();
+    features_with(&folder, &[("views", Dtype::F32, vec![40, 3, DIM], views)]);
+    folder.run_on("beside.safetensors", &["--method", "zero"]).success();
 }
 
 #[test]
