@@ -8,9 +8,10 @@ use std::sync::Mutex;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
-use ultta_eval::dataset::{self, Dataset};
-use ultta_eval::driver::{Job, Method, Plan, Progress};
+use ultta_eval::dataset::{self, Dataset, Heads};
+use ultta_eval::method::Method;
 use ultta_eval::pack::Pack;
+use ultta_eval::plan::{Job, Plan, Progress};
 use ultta_eval::protocol::Protocol;
 use ultta_eval::report;
 use ultta_eval::summary::{Cell, Run, cells};
@@ -44,6 +45,10 @@ pub struct Args {
     /// A folder to search for packs: every features.safetensors with a head.safetensors beside it
     #[arg(long, value_name = "FOLDER")]
     pub data: Vec<PathBuf>,
+
+    /// Which heads of a pack found by --data are run: `head.safetensors`, or every `head-*.safetensors` beside it, too
+    #[arg(long, value_enum, default_value_t, requires = "data")]
+    pub heads: HeadsArg,
 
     /// Further packs that strangers come from (protocols with open:SHARE), each with its head after a comma
     #[arg(long, value_name = "FEATURES,HEAD")]
@@ -97,6 +102,23 @@ Examples:
   ultta eval --images photos/ --model ViT-B-16 --methods zero-shot,ul-tta,tent,sar
   ultta report runs/ --html report.html";
 
+/// Which heads of a pack are run.
+#[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
+pub enum HeadsArg {
+    #[default]
+    Main,
+    All,
+}
+
+impl From<HeadsArg> for Heads {
+    fn from(heads: HeadsArg) -> Self {
+        match heads {
+            HeadsArg::Main => Heads::Main,
+            HeadsArg::All => Heads::All,
+        }
+    }
+}
+
 /// What `--json` prints.
 #[derive(Serialize)]
 struct Document<'a> {
@@ -141,7 +163,7 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
         (n, m) => return usage(format!("{n} packs but {m} heads; give one head for all, or one each")),
     };
     for folder in &args.data {
-        pairs.extend(dataset::find(folder)?);
+        pairs.extend(dataset::find(folder, args.heads.into())?);
     }
     if pairs.is_empty() && args.images.is_empty() {
         return usage(

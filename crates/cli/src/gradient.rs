@@ -37,7 +37,7 @@ pub use left_out::{Methods, cards};
 mod built {
     use std::sync::Arc;
 
-    use ultta_eval::driver::Method;
+    use ultta_eval::method::Method;
     use ultta_gradient::eval::Evaluated;
     use ultta_gradient::{MethodConfig, Model};
 
@@ -71,7 +71,7 @@ mod built {
 
 #[cfg(not(feature = "gradient"))]
 mod left_out {
-    use ultta_eval::driver::Method;
+    use ultta_eval::method::Method;
 
     use super::{Card, not_built};
 

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use ultta::{Error, Features, Head, Result};
 
+use crate::naming::{self, Origin};
 use crate::pack::Pack;
 use crate::pictures::Pictures;
 
 /// Labelled features and the head that classifies them.
 pub struct Dataset {
-    /// Its metadata's `dataset`, else the shortest tail of its path that is unique among the packs given.
+    /// Unique among the packs given once [`name_all`] has seen them; before, its metadata's `dataset`.
     pub name: String,
     /// Features and labels.
     pub pack: Pack,
@@ -18,13 +19,14 @@ pub struct Dataset {
     pub head: Arc<Head>,
     /// The pictures behind the rows, where they are at hand.
     pub pictures: Option<Arc<dyn Pictures>>,
+    head_path: PathBuf,
 }
 
 impl Dataset {
-    /// Opens a pack and its head, and checks that they fit. The name is the path until [`name_all`] has seen
-    /// all packs.
+    /// Opens a pack and its head, and checks that they fit. [`name_all`] names it.
     pub fn open(features: &Path, head: &Path) -> Result<Self> {
         let pack = Pack::open(features, None)?;
+        let head_path = head.to_owned();
         let head = Head::load(head)?;
         let bad = |reason: String| Error::Format { reason, path: features.to_owned() };
         if pack.dim() != head.dim() {
@@ -53,7 +55,7 @@ impl Dataset {
             }
         }
         let name = pack.metadata().get("dataset").cloned().unwrap_or_default();
-        Ok(Self { name, pack, head: Arc::new(head), pictures: None })
+        Ok(Self { name, pack, head: Arc::new(head), pictures: None, head_path })
     }
 
     /// The labels, which were there when it was opened.
@@ -63,11 +65,8 @@ impl Dataset {
 
     /// The encoder that the features or the head name.
     pub fn encoder(&self) -> Option<&str> {
-        let of = |metadata: &'_ std::collections::BTreeMap<String, String>| metadata.contains_key("encoder");
-        match of(self.pack.metadata()) {
-            true => self.pack.metadata().get("encoder").map(String::as_str),
-            false => self.head.metadata().get("encoder").map(String::as_str),
-        }
+        let own = self.pack.metadata().get("encoder");
+        own.or_else(|| self.head.metadata().get("encoder")).map(String::as_str)
     }
 
     /// What a user should know though it is no error: features and head that name different encoders.
@@ -88,65 +87,118 @@ impl Dataset {
     }
 }
 
-/// Gives every dataset without a name of its own the shortest tail of its folder that is unique.
+/// Names the datasets given (`docs/protocols.md`): no two share a name, since no two share a run folder.
 pub fn name_all(datasets: &mut [Dataset]) -> Result<()> {
-    let parts = |path: &Path| -> Vec<String> {
-        let full = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        let file = full.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
-        let mut parts: Vec<String> = full
-            .parent()
-            .map(|p| p.components().map(|c| c.as_os_str().to_string_lossy().into_owned()).collect())
-            .unwrap_or_default();
-        parts.retain(|p| p != "/");
-        if file != "features" || parts.is_empty() {
-            parts.push(file);
-        }
-        parts
+    let origin = |d: &Dataset| Origin {
+        own: (!d.name.is_empty()).then(|| d.name.clone()),
+        features: d.pack.path().to_owned(),
+        head: d.head_path.clone(),
     };
-    let paths: Vec<Vec<String>> = datasets.iter().map(|d| parts(d.pack.path())).collect();
-    // As many components for all as make the names unique: they then read alike.
-    let tail = |path: &[String], n: usize| path[path.len().saturating_sub(n)..].join("/");
-    let longest = paths.iter().map(Vec::len).max().unwrap_or(1);
-    let unique = |n: &usize| {
-        let mut tails: Vec<String> = paths.iter().map(|path| tail(path, *n)).collect();
-        tails.sort_unstable();
-        tails.windows(2).all(|pair| pair[0] != pair[1])
-    };
-    let n = (1..=longest).find(unique).unwrap_or(longest);
-    for (dataset, path) in datasets.iter_mut().zip(&paths).filter(|(dataset, _)| dataset.name.is_empty()) {
-        dataset.name = tail(path, n);
-    }
-    let mut names: Vec<&str> = datasets.iter().map(|d| d.name.as_str()).collect();
-    names.sort_unstable();
-    match names.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(pair) => Err(Error::Config {
-            key: "features".into(),
-            reason: format!("{:?} is given twice; two packs cannot share a run folder", pair[0]),
-        }),
-        None => Ok(()),
-    }
+    let origins: Vec<Origin> = datasets.iter().map(origin).collect();
+    let names = naming::names(&origins).map_err(|twice| Error::Config {
+        key: "features".into(),
+        reason: format!("{twice:?} is given twice; two packs cannot share a run folder"),
+    })?;
+    datasets.iter_mut().zip(names).for_each(|(dataset, name)| dataset.name = name);
+    Ok(())
 }
 
-/// Packs below a folder: every `features.safetensors` with a `head.safetensors` beside it, sorted by path.
-pub fn find(folder: &Path) -> Result<Vec<(PathBuf, PathBuf)>> {
+/// Which heads beside a features file make packs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Heads {
+    /// `head.safetensors` only.
+    #[default]
+    Main,
+    /// `head.safetensors` and every `head-*.safetensors`.
+    All,
+}
+
+/// Packs below a folder: every `features.safetensors` with a `head.safetensors` beside it, sorted by path; each
+/// comes once for each of its heads, the main one first.
+pub fn find(folder: &Path, heads: Heads) -> Result<Vec<(PathBuf, PathBuf)>> {
+    let main = format!("{}.safetensors", naming::MAIN_HEAD);
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
-        let entries = std::fs::read_dir(&folder).map_err(|source| Error::Io {
-            doing: "opening",
-            source,
-            path: folder.clone(),
-        })?;
-        for path in entries.flatten().map(|e| e.path()) {
+        let io = |source| Error::Io { doing: "opening", source, path: folder.clone() };
+        let (mut further, mut has_main) = (Vec::new(), false);
+        for path in std::fs::read_dir(&folder).map_err(io)?.flatten().map(|e| e.path()) {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
             if path.is_dir() {
                 folders.push(path);
+            } else if *name == *main {
+                has_main = true;
+            } else if name.starts_with(&format!("{}-", naming::MAIN_HEAD)) && name.ends_with(".safetensors") {
+                further.push(path);
             }
         }
-        let (features, head) = (folder.join("features.safetensors"), folder.join("head.safetensors"));
-        if features.is_file() && head.is_file() {
-            found.push((features, head));
+        let features = folder.join("features.safetensors");
+        if !has_main || !features.is_file() {
+            continue;
         }
+        further.sort();
+        let own = std::iter::once(folder.join(&main));
+        let all = own.chain(further.into_iter().filter(|_| heads == Heads::All));
+        found.push((features, all.collect::<Vec<_>>()));
     }
     found.sort();
-    Ok(found)
+    let each = |(features, heads): (PathBuf, Vec<PathBuf>)| {
+        heads.into_iter().map(move |head| (features.clone(), head))
+    };
+    Ok(found.into_iter().flat_map(each).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use ultta_formats::numbers::Number;
+    use ultta_formats::tensors::{NewTensor, to_bytes};
+
+    use super::*;
+
+    /// A pack of two rows, with as many heads as asked for.
+    fn write(folder: &Path, dataset: Option<&str>, heads: &[&str]) {
+        std::fs::create_dir_all(folder).unwrap();
+        let (rows, labels) = (f32::encode(&[1.0, 0.0, 0.0, 1.0]), i64::encode(&[0, 1]));
+        let tensors = vec![
+            NewTensor { name: "features", dtype: f32::DTYPE, shape: vec![2, 2], bytes: &rows },
+            NewTensor { name: "labels", dtype: i64::DTYPE, shape: vec![2], bytes: &labels },
+        ];
+        let metadata = dataset.map(|name| ("dataset".to_string(), name.to_string())).into_iter().collect();
+        std::fs::write(folder.join("features.safetensors"), to_bytes(tensors, &metadata)).unwrap();
+        let head = Head::new(vec![1.0, 0.0, 0.0, 1.0], 2, ["a", "b"], 100.0).unwrap();
+        for name in heads {
+            head.save(folder.join(format!("{name}.safetensors"))).unwrap();
+        }
+    }
+
+    fn names(folder: &Path, heads: Heads) -> Vec<String> {
+        let pairs = find(folder, heads).unwrap();
+        let mut datasets: Vec<Dataset> = pairs.iter().map(|(f, h)| Dataset::open(f, h).unwrap()).collect();
+        name_all(&mut datasets).unwrap();
+        datasets.into_iter().map(|d| d.name).collect()
+    }
+
+    #[test]
+    fn packs_are_found_and_named() {
+        let tree = tempfile::tempdir().unwrap();
+        write(&tree.path().join("sea/b32"), Some("sea"), &["head", "head-weak", "head-tiny"]);
+        write(&tree.path().join("sea/rn50"), Some("sea"), &["head"]);
+        write(&tree.path().join("cars/b32"), Some("cars"), &["head"]);
+        write(&tree.path().join("nameless/b32"), None, &["head"]);
+        write(&tree.path().join("headless"), None, &["head-weak"]);
+        assert_eq!(names(tree.path(), Heads::Main), ["cars", "nameless/b32", "sea/b32", "sea/rn50"]);
+        assert_eq!(
+            names(tree.path(), Heads::All),
+            ["cars", "nameless/b32", "sea/b32", "sea/b32+head-tiny", "sea/b32+head-weak", "sea/rn50"]
+        );
+    }
+
+    #[test]
+    fn a_pack_given_twice_is_refused() {
+        let tree = tempfile::tempdir().unwrap();
+        write(tree.path(), Some("sea"), &["head"]);
+        let (features, head) = find(tree.path(), Heads::Main).unwrap().remove(0);
+        let mut twice = [(); 2].map(|()| Dataset::open(&features, &head).unwrap());
+        assert!(name_all(&mut twice).unwrap_err().to_string().contains("\"sea\" is given twice"));
+    }
 }

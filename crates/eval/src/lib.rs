@@ -6,15 +6,21 @@
 //! ```
 #![deny(missing_docs)]
 
+mod clock;
 pub mod dataset;
-pub mod driver;
+pub mod method;
 pub mod metrics;
+mod naming;
 pub mod order;
 pub mod pack;
 pub mod pictures;
+pub mod plan;
 pub mod plot;
 pub mod protocol;
 pub mod random;
 pub mod report;
+mod run;
+pub mod run_folder;
 pub mod suite;
 pub mod summary;
+mod tally;

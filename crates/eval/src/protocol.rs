@@ -148,16 +148,18 @@ fn number(
         (None, Some(default)) => default,
         (None, None) => return Err(format!("{text}: a number is missing")),
     };
-    match (low..=high).contains(&value) {
-        true => Ok(value),
-        false => Err(format!("{text}: expected a number from {low} to {high}, got {value}")),
+    if (low..=high).contains(&value) {
+        Ok(value)
+    } else {
+        Err(format!("{text}: expected a number from {low} to {high}, got {value}"))
     }
 }
 
 fn whole(text: &str, value: f64) -> Result<usize, String> {
-    match value.fract() == 0.0 {
-        true => Ok(value as usize),
-        false => Err(format!("{text}: expected a whole number, got {value}")),
+    if value.fract() == 0.0 {
+        Ok(value as usize)
+    } else {
+        Err(format!("{text}: expected a whole number, got {value}"))
     }
 }
 
@@ -291,12 +293,11 @@ impl Protocol {
         random.shuffle(&mut places);
         let mut known = std::mem::take(&mut stream.samples).into_iter();
         for stranger in places {
-            stream.samples.push(match stranger {
-                true => {
-                    let (pack, row) = pool[random.below(pool.len())];
-                    Sample { pack: pack as u16, row: row as u32, stranger: true }
-                }
-                false => known.next().expect("as many places as samples"),
+            stream.samples.push(if stranger {
+                let (pack, row) = pool[random.below(pool.len())];
+                Sample { pack: pack as u16, row: row as u32, stranger: true }
+            } else {
+                known.next().expect("as many places as samples")
             });
         }
         Ok(())

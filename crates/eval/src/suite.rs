@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 
 use ultta::{Config, Result};
 
-use crate::dataset::{Dataset, find, name_all};
-use crate::driver::{Method, Plan, Progress};
+use crate::dataset::{Dataset, Heads, find, name_all};
+use crate::method::Method;
+use crate::plan::{Plan, Progress};
 use crate::protocol::Protocol;
 use crate::summary::Run;
 
@@ -202,7 +203,7 @@ impl Suite {
             let inside = path.strip_prefix(&self.data).unwrap_or(path).to_string_lossy().to_lowercase();
             DATASETS.iter().any(|e| e.folder.len() > entry.folder.len() && inside.starts_with(e.folder))
         };
-        let mut found = find(&self.data)?;
+        let mut found = find(&self.data, Heads::Main)?;
         found.retain(|(features, _)| belongs(features) && !other(features));
         Ok(found)
     }
@@ -397,10 +398,8 @@ impl Suite {
         let mut rows = STABILITY.to_vec();
         rows.push(("UL-TTA, default preset", "–", f64::NAN, f64::NAN, f64::NAN, Some("ul-tta")));
         for (name, collapse, kl, movement, drop, ours) in rows {
-            let paper = match kl.is_nan() {
-                true => "–".into(),
-                false => format!("{collapse}, {kl}, {movement}, {drop} %"),
-            };
+            let paper =
+                if kl.is_nan() { "–".into() } else { format!("{collapse}, {kl}, {movement}, {drop} %") };
             let (value, samples) = match (ours, &runs) {
                 (None, _) => (NO_GRADIENTS.into(), "–".into()),
                 (_, None) => (absent(&DATASETS[2]), "–".into()),

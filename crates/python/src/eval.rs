@@ -10,10 +10,11 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use serde_json::json;
 use ultta::Error;
-use ultta_eval::dataset::{self, Dataset};
-use ultta_eval::driver::{Job, Method, Outcome, Plan, Progress};
+use ultta_eval::dataset::{self, Dataset, Heads};
+use ultta_eval::method::Method;
 use ultta_eval::metrics::{Detection, Ece, Edges, Gather, adaptive_ece, aurc};
 use ultta_eval::pack::Pack;
+use ultta_eval::plan::{Job, Outcome, Plan, Progress};
 use ultta_eval::protocol::Protocol;
 use ultta_eval::summary::cells;
 
@@ -133,7 +134,7 @@ fn answers(
 /// Packs below a folder: features with the head beside them.
 #[pyfunction]
 pub fn _find_packs(folder: PathBuf) -> PyResult<Vec<(PathBuf, PathBuf)>> {
-    dataset::find(&folder).map_err(raise)
+    dataset::find(&folder, Heads::Main).map_err(raise)
 }
 
 /// Runs methods × packs × protocols × seeds and returns runs, the table over them and what was skipped, as JSON.

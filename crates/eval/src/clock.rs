@@ -1,0 +1,52 @@
+//! Time along a run: how long steps take and, in a compute-aware protocol, which samples the method misses.
+
+use crate::summary::Timing;
+
+/// Times steps; in a compute-aware protocol, decides which samples the method misses.
+pub(crate) struct Clock {
+    compute: Option<(f64, Option<f64>)>,
+    block: usize,
+    steps: Vec<f64>,
+    samples: usize,
+    busy_until: f64,
+}
+
+impl Clock {
+    /// Nothing timed yet.
+    pub fn new(compute: Option<(f64, Option<f64>)>, block: usize) -> Self {
+        Self { compute, block, steps: Vec::new(), samples: 0, busy_until: 0.0 }
+    }
+
+    /// Whether the method is still at work when this sample arrives.
+    pub fn busy(&self, index: usize) -> bool {
+        self.compute.is_some_and(|(rate, _)| (index as f64) / rate < self.busy_until)
+    }
+
+    /// Notes a step: its seconds, its first sample, its number of rows.
+    pub fn worked(&mut self, seconds: f64, first: usize, rows: usize) {
+        self.steps.push(seconds);
+        self.samples += rows;
+        if let Some((rate, cost)) = self.compute {
+            let seconds = cost.map_or(seconds, |us| us * 1e-6 * rows as f64);
+            self.busy_until = (first + rows - 1) as f64 / rate + seconds;
+        }
+    }
+
+    /// The times of all steps.
+    pub fn timing(mut self) -> Timing {
+        let seconds: f64 = self.steps.iter().sum();
+        self.steps.sort_by(f64::total_cmp);
+        let at = |q: f64| {
+            let last = self.steps.len().saturating_sub(1);
+            self.steps.get((last as f64 * q).round() as usize).copied().unwrap_or(0.0) * 1e6
+        };
+        Timing {
+            seconds,
+            samples_per_second: if seconds > 0.0 { self.samples as f64 / seconds } else { 0.0 },
+            rows_per_step: self.block,
+            step_p50_us: at(0.5),
+            step_p99_us: at(0.99),
+            ..Timing::default()
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! [`Method`]: a method under its name on the command line, with its settings.
+
+use std::sync::Arc;
+
+use toml::{Table, Value};
+use ultta::adapter::{Card, Rows};
+use ultta::methods::MethodConfig;
+use ultta::{Config, Error, Result};
+
+use crate::pictures::PictureMethod;
+
+/// Rows of a step where the grouping does not matter.
+pub(crate) const BLOCK: usize = 128;
+
+/// A method under its name on the command line.
+#[derive(Clone, Debug)]
+pub struct Method {
+    /// `ul-tta`, `ul-tta:paper`, `tda`, …
+    pub name: String,
+    /// Its settings.
+    pub config: Config,
+    /// A method that needs the pictures themselves; the settings are its own then.
+    pub pictures: Option<Arc<dyn PictureMethod>>,
+}
+
+impl std::fmt::Debug for dyn PictureMethod {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.settings())
+    }
+}
+
+impl Method {
+    /// A method by name, with the part of a configuration file that concerns it.
+    ///
+    /// Baselines run as published, without the collapse guard; UL-TTA's default preset runs as it ships, with it.
+    /// A `[guard]` in the file decides for all.
+    pub fn resolve(name: &str, file: Option<&str>) -> Result<Self> {
+        let (method, preset) = match name.split_once(':') {
+            Some((method, preset)) => (method, Some(preset)),
+            None => (name, None),
+        };
+        let key = method.replace('-', "_");
+        let mut table = Table::new();
+        if let Some(text) = file {
+            let parse = |e: toml::de::Error| Error::Config { key: "file".into(), reason: e.to_string() };
+            table = text.parse().map_err(parse)?;
+        }
+        let guarded = table.contains_key("guard");
+        if let Some(Value::Table(methods)) = table.get_mut("method") {
+            methods.retain(|name, _| *name == key);
+            if methods.is_empty() {
+                table.remove("method");
+            }
+        }
+        let text = toml::to_string(&table).unwrap_or_default();
+        let text = (!table.is_empty()).then_some(text.as_str());
+        let mut config = Config::resolve(text, Some(method), preset, &[])?;
+        if !guarded && name != "ul-tta" {
+            config.guard.enabled = false;
+        }
+        Ok(Self { name: name.to_string(), config, pictures: None })
+    }
+
+    /// A method that needs the pictures themselves.
+    pub fn on_pictures(name: &str, method: Arc<dyn PictureMethod>) -> Result<Self> {
+        let config = Config::resolve(None, Some("zero-shot"), None, &[])?;
+        Ok(Self { name: name.to_string(), config, pictures: Some(method) })
+    }
+
+    /// Its card.
+    pub fn card(&self) -> &'static Card {
+        match &self.pictures {
+            Some(method) => method.card(),
+            None => self.config.method.card(),
+        }
+    }
+
+    /// The configuration for a stream of `n` samples: a method that must know the length is told.
+    pub(crate) fn for_stream(&self, n: usize) -> Config {
+        let mut config = self.config.clone();
+        if let MethodConfig::Onzeta(onzeta) = &mut config.method {
+            onzeta.horizon = n.max(1) as u64;
+        }
+        config
+    }
+
+    /// Rows of a step where the protocol leaves it open: for a joint method, what its paper uses.
+    pub(crate) fn batch(&self) -> usize {
+        if let Some(method) = &self.pictures {
+            return method.batch().max(1);
+        }
+        let card = self.config.method.card();
+        match (card.rows, card.name) {
+            (Rows::Independent, _) => BLOCK,
+            (Rows::Joint, "t3a") => 32,
+            (Rows::Joint, "stata") => 128,
+            (Rows::Joint, _) => 64,
+        }
+    }
+}

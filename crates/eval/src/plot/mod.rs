@@ -1,0 +1,92 @@
+//! Plots as inline SVG, and the one HTML page that carries them.
+//!
+//! A page is self-contained: no script, no font, no request to anywhere. It follows the reader's light or dark
+//! preference, reads on a phone, and its colours are told apart by colour-blind readers (after Okabe and Ito);
+//! lines differ by dash and marker as well. Values appear as tooltips (`<title>`).
+//!
+//! ```
+//! use ultta_eval::plot::{LineChart, Page, Series};
+//! let chart = LineChart::new("Top-1 over the stream", "sample", "top-1 (%)")
+//!     .series(Series::new("zero-shot", vec![(0.0, 60.0), (1000.0, 61.0)]))
+//!     .series(Series::new("ul-tta", vec![(0.0, 60.0), (1000.0, 63.5)]))
+//!     .span(0.0, 500.0, "calm")
+//!     .span(500.0, 1000.0, "shifted");
+//! let page = Page::new("A run").lead("One stream, two methods.").figures(vec![chart.to_svg()]);
+//! assert!(page.to_html().starts_with("<!doctype html>"));
+//! ```
+
+mod canvas;
+mod charts;
+mod labels;
+mod page;
+
+pub use charts::{Bars, LineChart, Reliability, ReliabilityBin, Scatter, Series, standalone};
+pub use page::{Page, Table, escape};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn everything() -> String {
+        let line = LineChart::new("Lines & <spans>", "sample", "top-1 (%)")
+            .series(Series::new("zero-shot", vec![(0.0, 60.0), (10.0, f64::NAN), (20.0, 61.0)]))
+            .series(Series::new("a \"b\"", vec![(0.0, 1.0), (20.0, 2.0)]).band(vec![(0.5, 1.5), (1.0, 3.0)]))
+            .span(0.0, 10.0, "first")
+            .to_svg();
+        let bins = [
+            ReliabilityBin { confidence: 0.4, accuracy: 0.5, share: 0.3 },
+            ReliabilityBin { confidence: 0.9, accuracy: 0.8, share: 0.7 },
+            ReliabilityBin { confidence: 0.0, accuracy: 0.0, share: 0.0 },
+        ];
+        let reliability = Reliability::new("Reliability").series("zero-shot", &bins, 0).to_svg();
+        let bars = Bars::new("Gain", "points", vec!["pets".into(), "cifar".into()])
+            .group("default", vec![1.0, -0.4], vec![(0.5, 1.5), (-0.9, 0.1)], 1)
+            .group("paper", vec![-10.0, f64::NAN], vec![], 2)
+            .to_svg();
+        let scatter = Scatter::new("Before and after", "zero-shot", "adapted")
+            .series(Series::new("streams", vec![(50.0, 52.0), (90.0, 91.0)]), vec!["cifar".into()])
+            .diagonal()
+            .to_svg();
+        let table = Table {
+            caption: "A table".into(),
+            header: vec!["phase".into(), "top-1".into()],
+            rows: vec![vec!["<calm>".into(), "61.0".into()]],
+        };
+        let page = Page::new("All & everything").lead("lead").note("simulated").section("s").text("t");
+        page.table(&table).code("ultta demo").figures(vec![line, reliability, bars, scatter]).to_html()
+    }
+
+    #[test]
+    fn pages_ask_for_nothing_and_escape_all_text() {
+        let html = everything();
+        for word in ["http:", "https:", "//", "src=", "href=", "@import", "url(", "<script", "<link"] {
+            assert!(!html.contains(word), "{word}");
+        }
+        assert!(html.contains("Lines &amp; &lt;spans&gt;") && html.contains("&lt;calm&gt;"));
+        assert!(!html.contains("NaN") && !html.contains("inf"));
+    }
+
+    #[test]
+    fn elements_are_balanced() {
+        let html = everything();
+        for tag in ["svg", "g", "text", "title", "figure", "table", "tr", "th", "td", "p", "div"] {
+            let opened =
+                html.matches(&format!("<{tag}>")).count() + html.matches(&format!("<{tag} ")).count();
+            assert_eq!(opened, html.matches(&format!("</{tag}>")).count(), "{tag}");
+        }
+    }
+
+    #[test]
+    fn empty_charts_are_drawn() {
+        assert!(LineChart::new("t", "x", "y").to_svg().contains("<svg"));
+        assert!(Bars::new("t", "x", vec![]).to_svg().contains("<svg"));
+        assert!(Scatter::new("t", "x", "y").to_svg().contains("<svg"));
+        assert!(Reliability::new("t").to_svg().contains("<svg"));
+    }
+
+    #[test]
+    fn a_standalone_figure_carries_its_namespace_and_colours() {
+        let svg = standalone(&Reliability::new("t").to_svg());
+        assert!(svg.starts_with("<svg xmlns=") && svg.contains("--c1") && svg.ends_with("</svg>"));
+    }
+}

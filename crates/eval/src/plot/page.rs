@@ -1,0 +1,179 @@
+//! The HTML page that carries the charts, and its colours.
+
+use std::fmt::Write;
+
+/// A table: a header and rows of cells. The first column is left-aligned, the others hold numbers.
+#[derive(Clone, Debug, Default)]
+pub struct Table {
+    /// What the table shows, in a line.
+    pub caption: String,
+    /// Column names.
+    pub header: Vec<String>,
+    /// One list of cells per row.
+    pub rows: Vec<Vec<String>>,
+}
+
+/// A self-contained HTML page, built from the top down. All text is escaped.
+#[derive(Clone, Debug)]
+pub struct Page {
+    title: String,
+    body: String,
+}
+
+impl Page {
+    /// A page with nothing but its title.
+    pub fn new(title: impl Into<String>) -> Self {
+        Self { title: title.into(), body: String::new() }
+    }
+
+    /// The opening paragraph.
+    pub fn lead(self, text: &str) -> Self {
+        self.push("p class=\"lead\"", "p", text)
+    }
+
+    /// A section heading.
+    pub fn section(self, text: &str) -> Self {
+        self.push("h2", "h2", text)
+    }
+
+    /// A paragraph.
+    pub fn text(self, text: &str) -> Self {
+        self.push("p", "p", text)
+    }
+
+    /// A paragraph that must not be missed.
+    pub fn note(self, text: &str) -> Self {
+        self.push("p class=\"note\"", "p", text)
+    }
+
+    /// Preformatted text: a command, a configuration.
+    pub fn code(self, text: &str) -> Self {
+        self.push("pre", "pre", text)
+    }
+
+    /// A table.
+    pub fn table(mut self, table: &Table) -> Self {
+        let _ =
+            write!(self.body, "<div class=\"table\"><table><caption>{}</caption>", escape(&table.caption));
+        self.body.push_str("<thead><tr>");
+        for name in &table.header {
+            let _ = write!(self.body, "<th scope=\"col\">{}</th>", escape(name));
+        }
+        self.body.push_str("</tr></thead><tbody>");
+        for row in &table.rows {
+            self.body.push_str("<tr>");
+            for (i, cell) in row.iter().enumerate() {
+                let cell = escape(cell);
+                let _ = if i == 0 {
+                    write!(self.body, "<th scope=\"row\">{cell}</th>")
+                } else {
+                    write!(self.body, "<td>{cell}</td>")
+                };
+            }
+            self.body.push_str("</tr>");
+        }
+        self.body.push_str("</tbody></table></div>\n");
+        self
+    }
+
+    /// Figures side by side as far as the window is wide: SVG elements of this module.
+    pub fn figures(mut self, svgs: Vec<String>) -> Self {
+        self.body.push_str("<div class=\"figures\">");
+        for svg in svgs {
+            let _ = write!(self.body, "<figure>{svg}</figure>");
+        }
+        self.body.push_str("</div>\n");
+        self
+    }
+
+    /// The page's HTML.
+    pub fn to_html(&self) -> String {
+        let title = escape(&self.title);
+        let body = &self.body;
+        format!(
+            r#"<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{title}</title>
+<style>{COLOUR_CSS}{PAGE_CSS}{SVG_CSS}</style>
+</head>
+<body>
+<main>
+<h1>{title}</h1>
+{body}</main>
+</body>
+</html>
+"#
+        )
+    }
+
+    fn push(mut self, open: &str, close: &str, text: &str) -> Self {
+        let _ = writeln!(self.body, "<{open}>{}</{close}>", escape(text));
+        self
+    }
+}
+
+/// Text made safe for HTML and SVG, attribute values included.
+pub fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+pub(super) const COLOUR_CSS: &str = "
+:root{--paper:#fff;--ink:#1c2024;--soft:#5b6470;--line:#d9dde2;--card:#f7f8fa;--note:#fff6e0;
+--c0:#6b7280;--c1:#0072b2;--c2:#d55e00;--c3:#00805e;--c4:#a8487f;--c5:#b27700;--c6:#1b8fb8}
+@media(prefers-color-scheme:dark){:root{--paper:#14171a;--ink:#e7eaee;--soft:#a3adb8;--line:#343b43;--card:#1c2126;--note:#332a14;
+--c0:#9aa3af;--c1:#4fb0ff;--c2:#ff8f4d;--c3:#35c79b;--c4:#e69ac6;--c5:#f0b840;--c6:#6fd3ee}}
+";
+
+const PAGE_CSS: &str = "
+*{box-sizing:border-box}
+body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.55 system-ui,-apple-system,'Segoe UI',Roboto,sans-serif}
+main{max-width:1080px;margin:0 auto;padding:24px 16px 48px}
+h1{font-size:1.7rem;line-height:1.2;margin:.2em 0 .5em}
+h2{font-size:1.2rem;margin:2em 0 .4em}
+p{max-width:46em}
+.lead{font-size:1.08rem;color:var(--soft)}
+.note{background:var(--note);border-left:4px solid var(--c5);padding:.6em .9em;border-radius:4px}
+pre{background:var(--card);border:1px solid var(--line);border-radius:6px;padding:.7em .9em;overflow-x:auto;font-size:.9rem}
+.table{overflow-x:auto;margin:1em 0}
+table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.94rem}
+caption{text-align:left;color:var(--soft);padding-bottom:.4em}
+th,td{padding:.32em .8em;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
+th:first-child{text-align:left;padding-left:0}
+thead th{color:var(--soft);font-weight:600}
+tbody th{font-weight:500}
+.figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,440px),1fr));gap:16px;margin:1em 0;align-items:start}
+figure{margin:0;background:var(--card);border:1px solid var(--line);border-radius:8px;padding:8px;max-width:640px}
+figure svg{display:block;width:100%;height:auto}
+@media(max-width:480px){table{font-size:.84rem}th,td{padding:.32em .4em}}
+@media print{figure{break-inside:avoid}}
+";
+
+pub(super) const SVG_CSS: &str = "
+svg text{font:12px system-ui,-apple-system,'Segoe UI',Roboto,sans-serif;fill:var(--ink)}
+svg .head{font-size:14px;font-weight:600}svg .soft{fill:var(--soft)}svg .small{font-size:10.5px;fill:var(--soft)}
+svg .middle{text-anchor:middle}svg .end{text-anchor:end}
+svg .grid{stroke:var(--line);stroke-width:1;fill:none}svg .axis{stroke:var(--soft);stroke-width:1;fill:none}
+svg .even{stroke:var(--soft);stroke-width:1;stroke-dasharray:4 4;fill:none}
+svg .whisker{stroke:var(--ink);stroke-width:1;fill:none}
+svg .span0{fill:none}svg .span1{fill:var(--soft);opacity:.1}
+svg .l{fill:none;stroke-width:2.2;stroke-linejoin:round;stroke-linecap:round}
+svg .hit{fill:transparent;stroke:none}svg .hit:hover{fill:var(--ink);opacity:.35}
+svg .b{opacity:.16;stroke:none}svg .d{opacity:.85}
+svg .s0{stroke:var(--c0)}svg .s1{stroke:var(--c1)}svg .s2{stroke:var(--c2)}svg .s3{stroke:var(--c3)}svg .s4{stroke:var(--c4)}svg .s5{stroke:var(--c5)}svg .s6{stroke:var(--c6)}
+svg .f0{fill:var(--c0)}svg .f1{fill:var(--c1)}svg .f2{fill:var(--c2)}svg .f3{fill:var(--c3)}svg .f4{fill:var(--c4)}svg .f5{fill:var(--c5)}svg .f6{fill:var(--c6)}
+";

@@ -1,0 +1,58 @@
+//! Reports over runs: tables as Markdown and LaTeX, and one self-contained HTML page.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use ultta::{Error, Result};
+
+use crate::run_folder::{read_run, read_windows};
+use crate::summary::Run;
+
+mod grid;
+mod html;
+mod text;
+
+pub use html::html;
+pub use text::{latex, markdown};
+
+/// Runs read from a folder, and what could not be read.
+#[derive(Default)]
+pub struct Runs {
+    /// Run and folder.
+    pub runs: Vec<(Run, PathBuf)>,
+    /// Folders that hold something else, or a torn run.
+    pub unreadable: Vec<String>,
+}
+
+/// Reads every run below a folder, sorted by path.
+pub fn read(folder: &Path) -> Result<Runs> {
+    let mut found = Runs::default();
+    let mut folders = vec![folder.to_owned()];
+    let mut places = BTreeSet::new();
+    while let Some(folder) = folders.pop() {
+        let entries = std::fs::read_dir(&folder).map_err(|source| Error::Io {
+            doing: "opening",
+            source,
+            path: folder.clone(),
+        })?;
+        for path in entries.flatten().map(|e| e.path()) {
+            let hidden = path.file_name().is_some_and(|n| n.to_string_lossy().starts_with('.'));
+            if path.is_dir() && !hidden {
+                folders.push(path);
+            } else if path.ends_with("summary.json") || path.ends_with("config.toml") {
+                places.insert(folder.clone());
+            }
+        }
+    }
+    for place in places {
+        match read_run(&place) {
+            Ok(run) => {
+                // A torn file costs its own line in the plots, no more.
+                found.unreadable.extend(read_windows(&place).err().map(|error| error.to_string()));
+                found.runs.push((run, place));
+            }
+            Err(error) => found.unreadable.push(error.to_string()),
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,169 @@
+//! The folder of one run, `<protocol>/<dataset>/<method>/seed-<n>/`: it appears whole or not at all, and one that is
+//! there under the same configuration is not run again.
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use tempfile::TempDir;
+use toml::{Table, Value};
+use ultta::{Error, Result};
+
+use crate::dataset::Dataset;
+use crate::plan::Job;
+use crate::protocol::Stream;
+use crate::summary::{Run, Summary, Timing, Window};
+
+/// Where a run goes, or is.
+pub struct RunFolder(PathBuf);
+
+impl RunFolder {
+    /// The folder of a run below `out`.
+    pub fn of(job: &Job<'_>, out: &Path) -> Self {
+        // A name may hold folders, but none that lead out of `out`.
+        let plain = |name: &str| -> PathBuf {
+            let name = name.replace([':', '\\'], "-");
+            name.split('/').filter(|part| !matches!(*part, "" | "." | "..")).collect()
+        };
+        let folder = out.join(plain(job.protocol.name())).join(plain(&job.dataset));
+        Self(folder.join(plain(&job.method.name)).join(format!("seed-{}", job.seed)))
+    }
+
+    /// A run that is there, whole, and made under the same configuration.
+    pub(crate) fn finished(&self, config: &str) -> Option<Run> {
+        let there = std::fs::read_to_string(self.0.join("config.toml")).ok()?;
+        if !self.0.join("done").is_file() || there != config || read_windows(&self.0).is_err() {
+            return None;
+        }
+        read_run(&self.0).ok()
+    }
+
+    /// A run of other packs under the same name is not replaced.
+    pub(crate) fn check_same_packs(&self, config: &str) -> Result<()> {
+        let packs = |text: &str| -> Option<Value> {
+            text.parse::<Table>().ok()?.get("run")?.as_table()?.get("packs").cloned()
+        };
+        let there = std::fs::read_to_string(self.0.join("config.toml")).ok().and_then(|text| packs(&text));
+        if there.is_some() && there != packs(config) {
+            let reason =
+                "holds a run of other features under the same name; choose another --out, or remove it";
+            return Err(Error::Format { reason: reason.into(), path: self.0.clone() });
+        }
+        Ok(())
+    }
+
+    /// Writes the folder aside and renames it.
+    pub(crate) fn write(
+        &self,
+        config: &str,
+        summary: &Summary,
+        windows: &[Window],
+        timing: &Timing,
+    ) -> Result<()> {
+        let folder = &self.0;
+        let io = |doing: &'static str, path: &Path| {
+            let path = path.to_owned();
+            move |source| Error::Io { doing, source, path }
+        };
+        let parent = folder.parent().unwrap_or(Path::new("."));
+        std::fs::create_dir_all(parent).map_err(io("creating", parent))?;
+        let aside = new_folder(parent).map_err(io("creating a folder in", parent))?;
+        let lines: String = windows.iter().map(|w| json(w) + "\n").collect();
+        for (name, text) in [
+            ("config.toml", config.to_string()),
+            ("summary.json", json(summary)),
+            ("timing.json", json(timing)),
+            ("windows.jsonl", lines),
+            ("done", String::new()),
+        ] {
+            let path = aside.path().join(name);
+            std::fs::write(&path, text).map_err(io("writing", &path))?;
+        }
+        if folder.exists() {
+            // Made under another configuration, or torn: it goes before the new one comes.
+            std::fs::remove_dir_all(folder).map_err(io("replacing", folder))?;
+        }
+        std::fs::rename(aside.path(), folder).map_err(io("renaming to", folder))?;
+        Ok(())
+    }
+}
+
+fn json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("plain numbers and strings")
+}
+
+/// A temporary folder is private by default. This one becomes a result: its permissions are those of every new
+/// folder, 0777 less the user's umask.
+fn new_folder(parent: &Path) -> std::io::Result<TempDir> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".run-");
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        builder.permissions(std::fs::Permissions::from_mode(0o777));
+    }
+    builder.tempdir_in(parent)
+}
+
+/// Reads a run folder.
+pub fn read_run(folder: &Path) -> Result<Run> {
+    let read = |name: &str| {
+        let path = folder.join(name);
+        std::fs::read_to_string(&path).map_err(|source| Error::Io { doing: "opening", source, path })
+    };
+    let bad = |e: serde_json::Error, name: &str| Error::Format {
+        reason: format!("not a run this version can read: {e}"),
+        path: folder.join(name),
+    };
+    Ok(Run {
+        summary: serde_json::from_str(&read("summary.json")?).map_err(|e| bad(e, "summary.json"))?,
+        timing: serde_json::from_str(&read("timing.json")?).map_err(|e| bad(e, "timing.json"))?,
+    })
+}
+
+/// Reads the windows of a run.
+pub fn read_windows(folder: &Path) -> Result<Vec<Window>> {
+    let path = folder.join("windows.jsonl");
+    let text = std::fs::read_to_string(&path).map_err(|source| Error::Io {
+        doing: "opening",
+        source,
+        path: path.clone(),
+    })?;
+    let line = |l: &str| {
+        serde_json::from_str(l).map_err(|e| Error::Format { reason: e.to_string(), path: path.clone() })
+    };
+    text.lines().map(line).collect()
+}
+
+/// Everything that decides what comes out.
+pub(crate) fn config_text(job: &Job<'_>, stream: &Stream) -> Result<String> {
+    let mut run = Table::new();
+    run.insert("dataset".into(), job.dataset.clone().into());
+    run.insert("method".into(), job.method.name.clone().into());
+    run.insert("protocol".into(), job.protocol.name().into());
+    run.insert("seed".into(), (job.seed as i64).into());
+    run.insert("samples".into(), (stream.samples.len() as i64).into());
+    run.insert("version".into(), env!("CARGO_PKG_VERSION").into());
+    let digests: Vec<Value> = job.packs.iter().map(|d| d.head.digest().into()).collect();
+    run.insert("heads".into(), digests.into());
+    let packs = |packs: &[&Dataset]| -> Result<Value> {
+        packs.iter().map(|d| Ok(Value::from(d.pack.digest()?))).collect::<Result<Vec<_>>>().map(Value::from)
+    };
+    run.insert("packs".into(), packs(&job.packs)?);
+    if job.protocol.open > 0.0 {
+        run.insert("strangers".into(), packs(&job.others)?);
+    }
+    if let Some(pack) = job.in_distribution {
+        run.insert("in_distribution".into(), pack.digest()?.into());
+    }
+    let mut table = Table::new();
+    table.insert("run".into(), run.into());
+    let settings = match &job.method.pictures {
+        Some(method) => method.settings(),
+        None => job.method.for_stream(stream.samples.len()).to_toml(),
+    };
+    Ok(format!(
+        "{}
+{settings}",
+        toml::to_string(&table).expect("plain values")
+    ))
+}
