@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::Context;
 use serde::Serialize;
 use ultta::Step;
-use ultta::session::{Temperature, ZeroShotAnswer};
+use ultta::{Temperature, ZeroShotAnswer};
 use ultta_formats::Id;
 
 use crate::failure::usage;

@@ -272,7 +272,7 @@ impl Classify<'_> {
             keep_scores: self.extent.needs_scores(),
             ..Input::new(&block.features)
         };
-        let step = self.session.step_with(&input)?;
+        let step = self.session.step(&input)?;
         for (i, row) in block.rows.iter().enumerate() {
             let item = &block.items[i];
             match row {
@@ -293,20 +293,25 @@ impl Classify<'_> {
         Ok(())
     }
 
-    /// Weak views of the pictures that would teach now.
+    /// Weak views of the pictures that would teach now; of every picture, if the method answers from views.
     fn views(&self, block: &Block<'_>) -> anyhow::Result<Option<(Features<'static>, Vec<usize>)>> {
         let count = self.args.views as usize;
         if count == 0 || block.features.rows() == 0 {
             return Ok(None);
         }
-        let admitted = self.session.predict(&block.features)?.rows;
+        let wanted: Vec<bool> = if self.session.config().method.card().needs_views {
+            vec![true; block.features.rows()]
+        } else {
+            self.session.predict(&block.features)?.rows.iter().map(|row| row.admitted).collect()
+        };
         let (mut rows, mut counts) = (Vec::new(), Vec::new());
-        for (row, answer) in admitted.iter().enumerate() {
-            if !answer.admitted {
+        for (row, wanted) in wanted.into_iter().enumerate() {
+            if !wanted {
                 counts.push(0);
                 continue;
             }
-            let seed = self.args.seed ^ answer.id.wrapping_mul(0x2545_f491_4f6c_dd1d);
+            let id = self.session.next_id() + row as u64;
+            let seed = self.args.seed ^ id.wrapping_mul(0x2545_f491_4f6c_dd1d);
             rows.extend_from_slice(encode_views(self.encoder, &block.pictures[row], count, seed)?.data());
             counts.push(count);
         }

@@ -56,7 +56,11 @@ fn message(error: &anyhow::Error) -> String {
             message = if message.is_empty() { cause } else { format!("{message}: {cause}") };
         }
     }
-    let advice = error.chain().find_map(|cause| match cause.downcast_ref::<Error>()? {
+    let advice = error.chain().find_map(|cause| match cause.downcast_ref::<Error>()?.root() {
+        // A row of zeros has no direction that scaling could keep.
+        Error::NotUnit { what: "features" | "views", norm, .. } if *norm > 0.0 => {
+            Some("; scale the rows to unit length first, or ask for it with --normalize")
+        }
         Error::OtherHead { .. } => Some("; give the head (and --anchors) it was saved with"),
         Error::OtherConfig { .. } => Some("; leave the settings out to use the state's own"),
         _ => None,
@@ -82,6 +86,17 @@ pub fn one_line(message: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_that_are_not_unit_come_with_the_flag_that_helps() {
+        let advised = |values: Vec<f32>| {
+            let error = ultta::Features::new(values, 2).unwrap_err();
+            let found = Error::InFile { error: error.into(), path: "a.safetensors".into() };
+            message(&anyhow::Error::from(found).context("reading")).contains("--normalize")
+        };
+        assert!(advised(vec![3.0, 4.0]));
+        assert!(!advised(vec![0.0, 0.0]), "no scaling helps a row of zeros");
+    }
 
     #[test]
     fn toml_errors_become_one_line() {

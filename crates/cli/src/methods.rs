@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use serde_json::json;
-use ultta::adapter::{Readout, Rows};
+use ultta::adapter::{Grouping, Readout};
 
 use crate::gradient;
 
@@ -35,11 +35,11 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
                         Readout::BeforeObserve => "before_observe",
                         Readout::AfterObserve => "after_observe",
                     },
-                    "rows": match card.rows {
-                        Rows::Independent => "independent",
-                        Rows::Joint => "joint",
+                    "rows": match card.grouping {
+                        Grouping::Independent => "independent",
+                        Grouping::Joint => "joint",
                     },
-                    "needs_horizon": card.needs_horizon,
+                    "needs_horizon": card.horizon.is_some(),
                     "needs_labels": card.needs_labels,
                     "needs_views": card.needs_views,
                     "needs_pictures": needs_pictures(i),
@@ -56,13 +56,13 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
             Readout::BeforeObserve => "a sample is answered before it teaches",
             Readout::AfterObserve => "a sample teaches before it is answered",
         };
-        let rows = match card.rows {
-            Rows::Independent => "any block size gives the same answers",
-            Rows::Joint => "answers the rows of a block jointly",
+        let rows = match card.grouping {
+            Grouping::Independent => "any block size gives the same answers",
+            Grouping::Joint => "answers the rows of a block jointly",
         };
         writeln!(out, "{:<17} {readout}; {rows}", "")?;
         let needs = [
-            (card.needs_horizon, "the length of the stream"),
+            (card.horizon.is_some(), "the length of the stream"),
             (card.needs_labels, "labelled examples"),
             (card.needs_views, "extra views of each sample"),
             (needs_pictures(i), "pictures, and the model inside: `ultta eval --images DIR --model M`"),

@@ -4,8 +4,8 @@ use std::io::Write;
 use std::time::Duration;
 
 use serde::Serialize;
+use ultta::Row;
 use ultta::guard::Standing;
-use ultta::session::Row;
 use ultta::{Health, Session};
 use ultta_eval::metrics::{Accumulator, Metrics};
 

@@ -135,14 +135,15 @@ pub enum Readout {
 
 /// What a batch means to a method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rows {
+pub enum Grouping {
     /// A batch is its rows one after another: any grouping gives the same answers, bit for bit.
     Independent,
     /// The rows of a batch are answered jointly: batch size is part of the method.
     Joint,
 }
 
-/// What a reader, the docs table, `ultta methods` and the contract tests need to know about a method.
+/// What others need to know about a method: readers, the docs table, `ultta methods`, the evaluation, the service
+/// and the contract tests. No other code asks for a method by its name.
 #[derive(Clone, Copy, Debug)]
 pub struct Card {
     /// Name as written in a configuration, `ul_tta`. The command line writes it with dashes.
@@ -154,13 +155,41 @@ pub struct Card {
     /// When the answer is taken.
     pub readout: Readout,
     /// What a batch means.
-    pub rows: Rows,
-    /// Whether it must know the length of the stream in advance.
-    pub needs_horizon: bool,
+    pub grouping: Grouping,
+    /// Rows of a step in its paper, where the rows of a step are answered jointly.
+    pub batch: Option<usize>,
+    /// Whether an evaluation runs it under the collapse guard. The guard is part of this project's own method;
+    /// other methods are measured as published, unless a configuration asks for the guard.
+    pub guarded: bool,
+    /// The setting that holds the length of the stream, if the method must know it in advance.
+    pub horizon: Option<&'static str>,
+    /// The setting that switches updates by time on when it is above 0: then rows need arrival times.
+    pub times: Option<&'static str>,
+    /// Settings that name a file.
+    pub files: &'static [&'static str],
     /// Whether it is given labelled examples.
     pub needs_labels: bool,
     /// Whether it needs extra views of each sample.
     pub needs_views: bool,
+}
+
+impl Card {
+    /// The card of a method that answers first, row by row, and needs nothing but features. Other cards name what
+    /// differs.
+    pub const PLAIN: Card = Card {
+        name: "",
+        summary: "",
+        paper: "",
+        readout: Readout::BeforeObserve,
+        grouping: Grouping::Independent,
+        batch: None,
+        guarded: false,
+        horizon: None,
+        times: None,
+        files: &[],
+        needs_labels: false,
+        needs_views: false,
+    };
 }
 
 /// The answer for one row.
@@ -199,6 +228,11 @@ impl Prediction {
             })
             .collect();
         Self { tau_cal: vec![1.0; scores.rows()], calibrated: None, scores, answers }
+    }
+
+    /// The frozen model's own answers.
+    pub(crate) fn frozen(batch: &Batch<'_>) -> Self {
+        Self::from_scores(batch.zero_shot.to_scores())
     }
 
     /// Takes in the rows of a later prediction.
@@ -255,48 +289,51 @@ impl Default for Vitals {
     }
 }
 
-/// A test-time adaptation method on features. What is given here suits a method that keeps nothing; one that learns
-/// says how, and brings `observe`, `reset`, `save`, `load` and `vitals` of its own.
-pub trait Adapter: Send + Sync {
+/// A test-time adaptation method on features.
+///
+/// The default bodies suit a method that keeps nothing. A method that learns brings `observe`, `reset`, `save`,
+/// `load` and `vitals` of its own. An adapter only meets batches that [`Session`](crate::Session) has checked, so
+/// answering and learning cannot fail.
+pub trait Adapter: CloneAdapter + Send + Sync {
     /// Name, paper, read-out order and the like.
     fn card(&self) -> &'static Card;
 
-    /// The answer now, each row by itself unless the card says [`Rows::Joint`]. Changes nothing.
-    fn predict(&self, batch: &Batch<'_>) -> Result<Prediction>;
+    /// The answer now, each row by itself unless the card says [`Grouping::Joint`]. Changes nothing.
+    fn predict(&self, batch: &Batch<'_>) -> Prediction;
 
-    /// Lets the batch teach: gate, accumulate, update. On an error nothing has changed.
-    fn observe(&mut self, batch: &Batch<'_>) -> Result<Observed> {
-        Ok(Observed { admitted: vec![false; batch.rows()] })
+    /// Lets the batch teach: gate, accumulate, update.
+    fn observe(&mut self, batch: &Batch<'_>) -> Observed {
+        Observed { admitted: vec![false; batch.rows()] }
     }
 
-    /// One step in the order the card declares. For [`Rows::Independent`] it equals stepping row by row.
-    /// Override it to share work; the contract tests hold you to the same answers.
-    fn step(&mut self, batch: &Batch<'_>) -> Result<Prediction> {
-        let Card { readout, rows, .. } = *self.card();
-        let mut one = |batch: &Batch<'_>| -> Result<Prediction> {
+    /// One step in the order the card declares. For [`Grouping::Independent`] it equals stepping row by row.
+    /// A method may override it to share work; the contract tests hold it to the same answers.
+    fn step(&mut self, batch: &Batch<'_>) -> Prediction {
+        let Card { readout, grouping, .. } = *self.card();
+        let mut step_together = |batch: &Batch<'_>| {
             let (mut prediction, observed) = match readout {
                 Readout::BeforeObserve => {
-                    let prediction = self.predict(batch)?;
-                    (prediction, self.observe(batch)?)
+                    let prediction = self.predict(batch);
+                    (prediction, self.observe(batch))
                 }
                 Readout::AfterObserve => {
-                    let observed = self.observe(batch)?;
-                    (self.predict(batch)?, observed)
+                    let observed = self.observe(batch);
+                    (self.predict(batch), observed)
                 }
             };
             for (answer, admitted) in prediction.answers.iter_mut().zip(observed.admitted) {
                 answer.admitted = admitted;
             }
-            Ok(prediction)
+            prediction
         };
-        if rows == Rows::Joint {
-            return one(batch);
+        if grouping == Grouping::Joint {
+            return step_together(batch);
         }
         let mut all = Prediction::default();
         for row in 0..batch.rows() {
-            all.append(one(&batch.slice(row..row + 1))?);
+            all.append(step_together(&batch.slice(row..row + 1)));
         }
-        Ok(all)
+        all
     }
 
     /// A delayed label for a row answered earlier; `false` if the method has no use for it.
@@ -330,6 +367,24 @@ pub trait Adapter: Send + Sync {
     /// How far each class's prototype has moved, and its prior, for reports. Empty where it does not apply.
     fn per_class(&self) -> Vec<ClassDrift> {
         Vec::new()
+    }
+}
+
+/// Clones an adapter behind its trait. Every adapter that is [`Clone`] has it.
+pub trait CloneAdapter {
+    /// A second adapter in the same state.
+    fn clone_box(&self) -> Box<dyn Adapter>;
+}
+
+impl<A: Adapter + Clone + 'static> CloneAdapter for A {
+    fn clone_box(&self) -> Box<dyn Adapter> {
+        Box::new(self.clone())
+    }
+}
+
+impl Clone for Box<dyn Adapter> {
+    fn clone(&self) -> Self {
+        self.as_ref().clone_box()
     }
 }
 

@@ -184,21 +184,11 @@ fn default_method(name: &str) -> Result<MethodConfig> {
 
 /// The name with the smallest edit distance, if it is near enough to be a slip.
 pub fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let distance = |a: &str, b: &str| {
-        let b: Vec<char> = b.chars().collect();
-        let mut row: Vec<usize> = (0..=b.len()).collect();
-        for (i, ca) in a.chars().enumerate() {
-            let mut diagonal = row[0];
-            row[0] = i + 1;
-            for j in 0..b.len() {
-                let change = diagonal + usize::from(ca != b[j]);
-                diagonal = row[j + 1];
-                row[j + 1] = change.min(row[j] + 1).min(diagonal + 1);
-            }
-        }
-        row[b.len()]
-    };
-    known.map(|k| (distance(name, k), k)).min().filter(|(d, k)| *d <= k.len().div_ceil(3)).map(|(_, k)| k)
+    known
+        .map(|k| (strsim::levenshtein(name, k), k))
+        .min()
+        .filter(|(d, k)| *d <= k.len().div_ceil(3))
+        .map(|(_, k)| k)
 }
 
 /// A value as TOML; a bare word is a string.

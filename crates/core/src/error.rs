@@ -1,5 +1,6 @@
-//! The one error type of this crate. Each variant says what is wrong, what was expected and what was found;
-//! paths come last.
+//! The one error type of this crate. Each variant says what is wrong, what was expected and what was found; paths
+//! come last. What to do about it differs between the command line, HTTP and Python, so each of them adds its own
+//! advice.
 
 use std::path::PathBuf;
 
@@ -21,9 +22,7 @@ pub enum Error {
         got: usize,
     },
     /// A feature or prototype row is not of unit length.
-    #[error(
-        "{what}: row {row} has norm {norm:.4}, expected 1 (within 0.01); normalise the rows first, or ask for it (--normalize)"
-    )]
+    #[error("{what}: row {row} has norm {norm:.4}, expected 1 (within 0.01)")]
     NotUnit {
         /// Which matrix the row belongs to.
         what: &'static str,
@@ -39,6 +38,12 @@ pub enum Error {
         what: &'static str,
         /// Index of the row.
         row: usize,
+    },
+    /// The method answers from several views of each sample, and none were given.
+    #[error("views: the method {method} needs some of every sample, got none")]
+    NeedsViews {
+        /// Name of the method.
+        method: &'static str,
     },
     /// The class list cannot make a head.
     #[error("head: {reason}")]
@@ -90,6 +95,14 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
+    /// What is wrong with a value, and the file that holds it.
+    #[error("{error} ({path})", path = path.display())]
+    InFile {
+        /// What is wrong.
+        error: Box<Error>,
+        /// The file.
+        path: PathBuf,
+    },
     /// A file cannot be read or written.
     #[error("{doing}: {source} ({path})", path = path.display())]
     Io {
@@ -119,6 +132,14 @@ pub enum Error {
 }
 
 impl Error {
+    /// The error without the file it was found in: what a door looks at to choose its advice.
+    pub fn root(&self) -> &Error {
+        match self {
+            Error::InFile { error, .. } => error.root(),
+            other => other,
+        }
+    }
+
     pub(crate) fn config(key: impl Into<String>, reason: impl Into<String>) -> Self {
         Error::Config { key: key.into(), reason: reason.into() }
     }

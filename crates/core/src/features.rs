@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 use ultta_formats::{Line, StoredFeatures};
 
@@ -24,28 +25,53 @@ const NORM_EXACT: f64 = 2e-6;
 /// assert_eq!(Features::normalized(vec![3.0, 4.0], 2)?.row(0), [0.6, 0.8]);
 /// # Ok::<(), ultta::Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Features<'a> {
-    data: Cow<'a, [f32]>,
+    data: Data<'a>,
     dim: usize,
+}
+
+/// Values of rows: a caller's, or values that clones and slices share.
+#[derive(Clone, Debug)]
+enum Data<'a> {
+    Borrowed(&'a [f32]),
+    Shared(Arc<Vec<f32>>, Range<usize>),
+}
+
+impl<'a> From<Cow<'a, [f32]>> for Data<'a> {
+    fn from(data: Cow<'a, [f32]>) -> Self {
+        match data {
+            Cow::Borrowed(values) => Data::Borrowed(values),
+            Cow::Owned(values) => {
+                let all = 0..values.len();
+                Data::Shared(Arc::new(values), all)
+            }
+        }
+    }
 }
 
 impl<'a> Features<'a> {
     /// Rows that are unit already; norms within [`NORM_TOLERANCE`] of 1 are renormalised, others are an error.
     /// Takes a `Vec` or borrows a slice: rows that are exactly unit are not copied.
     pub fn new(data: impl Into<Cow<'a, [f32]>>, dim: usize) -> Result<Self> {
-        Ok(Self { data: unit_rows("features", data.into(), dim, false)?, dim })
+        Self::checked(data, dim, false)
     }
 
     /// Rows of any length but zero, scaled to unit length.
     pub fn normalized(data: impl Into<Cow<'a, [f32]>>, dim: usize) -> Result<Self> {
-        Ok(Self { data: unit_rows("features", data.into(), dim, true)?, dim })
+        Self::checked(data, dim, true)
+    }
+
+    /// [`normalized`](Self::normalized) if `normalize` is set, else [`new`](Self::new). Every row is checked once:
+    /// that it is finite, that its length is right, and scaled where that is asked for.
+    pub fn checked(data: impl Into<Cow<'a, [f32]>>, dim: usize, normalize: bool) -> Result<Self> {
+        Ok(Self { data: unit_rows("features", data.into(), dim, normalize)?.into(), dim })
     }
 
     /// The features and the extra views of a JSON line. With `normalize`, rows of any norm but zero are accepted.
     pub fn of_line(line: &'a Line, normalize: bool) -> Result<(Self, Option<Features<'static>>)> {
         let dim = line.features.len();
-        let features = Self { data: unit_rows("features", Cow::from(&line.features), dim, normalize)?, dim };
+        let features = Self::checked(&line.features, dim, normalize)?;
         if line.views.is_empty() {
             return Ok((features, None));
         }
@@ -53,17 +79,17 @@ impl<'a> Features<'a> {
             return Err(Error::Shape { what: "length of a view", expected: dim, got: view.len() });
         }
         let views = unit_rows("views", Cow::Owned(line.views.concat()), dim, normalize)?;
-        Ok((features, Some(Features { data: views, dim })))
+        Ok((features, Some(Features { data: views.into(), dim })))
     }
 
     /// No rows of the given dimension.
     pub fn empty(dim: usize) -> Self {
-        Self { data: Cow::Owned(Vec::new()), dim }
+        Self { data: Data::Borrowed(&[]), dim }
     }
 
     /// Number of rows.
     pub fn rows(&self) -> usize {
-        self.data.len() / self.dim.max(1)
+        self.data().len() / self.dim.max(1)
     }
 
     /// Length of a row.
@@ -73,20 +99,28 @@ impl<'a> Features<'a> {
 
     /// One row.
     pub fn row(&self, row: usize) -> &[f32] {
-        &self.data[row * self.dim..][..self.dim]
+        &self.data()[row * self.dim..][..self.dim]
     }
 
     /// All rows, one after another.
     pub fn data(&self) -> &[f32] {
-        &self.data
+        match &self.data {
+            Data::Borrowed(values) => values,
+            Data::Shared(values, range) => &values[range.clone()],
+        }
     }
 
-    /// Some consecutive rows, borrowed.
-    pub fn slice(&self, rows: Range<usize>) -> Features<'_> {
-        Features {
-            data: Cow::Borrowed(&self.data[rows.start * self.dim..rows.end * self.dim]),
-            dim: self.dim,
-        }
+    /// Some consecutive rows. Nothing is copied: borrowed rows stay borrowed, owned rows are shared.
+    pub fn slice(&self, rows: Range<usize>) -> Features<'a> {
+        let (start, end) = (rows.start * self.dim, rows.end * self.dim);
+        let data = match &self.data {
+            Data::Borrowed(values) => Data::Borrowed(&values[start..end]),
+            Data::Shared(values, range) => {
+                assert!(start <= end && end <= range.len(), "rows {rows:?} of {}", self.rows());
+                Data::Shared(values.clone(), range.start + start..range.start + end)
+            }
+        };
+        Features { data, dim: self.dim }
     }
 
     /// The rows with these indices, in this order, copied.
@@ -95,12 +129,41 @@ impl<'a> Features<'a> {
         for &row in rows {
             data.extend_from_slice(self.row(row));
         }
-        Features { data: Cow::Owned(data), dim: self.dim }
+        Features { data: Cow::<[f32]>::Owned(data).into(), dim: self.dim }
     }
 
-    /// The same rows, owned.
+    /// The same rows, owned. Borrowed rows are copied; a clone of owned rows shares them.
     pub fn into_owned(self) -> Features<'static> {
-        Features { data: Cow::Owned(self.data.into_owned()), dim: self.dim }
+        let data = match self.data {
+            Data::Borrowed(values) => Cow::<[f32]>::Owned(values.to_vec()).into(),
+            Data::Shared(values, range) => Data::Shared(values, range),
+        };
+        Features { data, dim: self.dim }
+    }
+
+    /// Adds the rows of `other` at the end. Rows that are shared with a clone or a slice are copied first.
+    ///
+    /// # Panics
+    /// If the dimensions differ.
+    pub fn append(&mut self, other: &Features<'_>) {
+        assert_eq!(self.dim, other.dim, "rows of another dimension cannot be appended");
+        if let Data::Shared(values, range) = &mut self.data
+            && *range == (0..values.len())
+        {
+            Arc::make_mut(values).extend_from_slice(other.data());
+            range.end = values.len();
+            return;
+        }
+        let mut values = Vec::with_capacity(self.data().len() + other.data().len());
+        values.extend_from_slice(self.data());
+        values.extend_from_slice(other.data());
+        self.data = Cow::<[f32]>::Owned(values).into();
+    }
+}
+
+impl PartialEq for Features<'_> {
+    fn eq(&self, other: &Features<'_>) -> bool {
+        self.dim == other.dim && self.data() == other.data()
     }
 }
 
@@ -274,7 +337,7 @@ fn unit(
         Error::NotFinite { what, row } => Error::NotFinite { what, row: place(row) },
         other => other,
     })?;
-    Ok(Features { data, dim })
+    Ok(Features { data: data.into(), dim })
 }
 
 #[cfg(test)]
@@ -298,7 +361,23 @@ mod tests {
         let near = Features::new(vec![1.005, 0.0], 2).unwrap();
         assert_eq!(near.row(0), [1.0, 0.0]);
         let exact = [0.6f32, 0.8];
-        assert!(matches!(Features::new(&exact[..], 2).unwrap().data, Cow::Borrowed(_)));
+        assert!(matches!(Features::new(&exact[..], 2).unwrap().data, Data::Borrowed(_)));
+    }
+
+    #[test]
+    fn clones_and_slices_share_rows_and_appending_leaves_them_alone() {
+        let mut rows = Features::new(vec![1.0, 0.0, 0.0, 1.0, 0.6, 0.8], 2).unwrap();
+        let (copy, last) = (rows.clone(), rows.slice(1..3));
+        assert!(std::ptr::eq(copy.row(1), last.row(0)), "no copy was made");
+        rows.append(&last);
+        assert_eq!((rows.rows(), copy.rows(), last.rows()), (5, 3, 2));
+        assert_eq!((rows.row(4), last.row(1)), (&[0.6f32, 0.8][..], &[0.6f32, 0.8][..]));
+        let mut part = last.slice(0..1);
+        part.append(&copy.slice(0..1));
+        assert_eq!(part.data(), [0.0, 1.0, 1.0, 0.0]);
+        let mut borrowed = Features::empty(2);
+        borrowed.append(&part);
+        assert_eq!(borrowed, part);
     }
 
     #[test]

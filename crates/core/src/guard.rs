@@ -58,7 +58,7 @@ pub enum Standing {
 
 /// One answered sample, as the guard sees it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct Answered {
     pub adapted: u32,
     pub zero_shot: u32,
     /// Frozen probability of the adapted answer.
@@ -124,7 +124,7 @@ pub(crate) enum Verdict {
 #[derive(Clone, Debug)]
 pub struct Guard {
     config: GuardConfig,
-    seen: VecDeque<Seen>,
+    seen: VecDeque<Answered>,
     adapted: Histogram,
     zero_shot: Histogram,
     flips: usize,
@@ -137,9 +137,6 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// A check happens whenever the number of samples is a multiple of this; blocks are cut there.
-    pub(crate) const EVERY: u64 = 64;
-
     pub(crate) fn new(config: &GuardConfig, classes: usize) -> Self {
         Self {
             config: config.clone(),
@@ -154,7 +151,7 @@ impl Guard {
         }
     }
 
-    pub(crate) fn push(&mut self, sample: Seen) {
+    pub(crate) fn push(&mut self, sample: Answered) {
         if self.seen.len() == self.config.window
             && let Some(old) = self.seen.pop_front()
         {
@@ -165,7 +162,7 @@ impl Guard {
         self.since_restore += 1;
     }
 
-    fn count(&mut self, sample: Seen, by: i32) {
+    fn count(&mut self, sample: Answered, by: i32) {
         self.adapted.change(sample.adapted, by);
         self.zero_shot.change(sample.zero_shot, by);
         self.flips =
@@ -241,8 +238,8 @@ impl Guard {
     }
 
     pub(crate) fn save(&self, state: &mut State) {
-        let column = |f: fn(&Seen) -> u32| self.seen.iter().map(f).collect::<Vec<_>>();
-        let float = |f: fn(&Seen) -> f32| self.seen.iter().map(f).collect::<Vec<_>>();
+        let column = |f: fn(&Answered) -> u32| self.seen.iter().map(f).collect::<Vec<_>>();
+        let float = |f: fn(&Answered) -> f32| self.seen.iter().map(f).collect::<Vec<_>>();
         state.put("guard.adapted", &column(|s| s.adapted));
         state.put("guard.zero_shot", &column(|s| s.zero_shot));
         state.put("guard.admitted", &column(|s| u32::from(s.admitted)));
@@ -266,7 +263,7 @@ impl Guard {
             }
             // `push` keeps the newest samples, if the state holds more than this window.
             for i in 0..n {
-                fresh.push(Seen {
+                fresh.push(Answered {
                     adapted: adapted[i],
                     zero_shot: zero_shot[i],
                     support: support[i],
@@ -288,7 +285,7 @@ impl Guard {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.config.window * std::mem::size_of::<Seen>() + 8 * self.adapted.counts.len()
+        self.config.window * std::mem::size_of::<Answered>() + 8 * self.adapted.counts.len()
     }
 }
 
@@ -302,7 +299,13 @@ mod tests {
 
     fn fill(guard: &mut Guard, adapted: impl Fn(u32) -> u32, support: f32) {
         for i in 0..64 {
-            guard.push(Seen { adapted: adapted(i), zero_shot: i % 16, support, frozen: 0.9, admitted: true });
+            guard.push(Answered {
+                adapted: adapted(i),
+                zero_shot: i % 16,
+                support,
+                frozen: 0.9,
+                admitted: true,
+            });
         }
     }
 

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
+use std::sync::OnceLock;
 
 use sha2::{Digest, Sha256};
 use ultta_formats::numbers::{self, Number};
@@ -32,6 +33,8 @@ pub struct Head {
     dim: usize,
     logit_scale: f32,
     metadata: BTreeMap<String, String>,
+    /// Computed when it is first asked for.
+    digest: OnceLock<String>,
 }
 
 /// One of several anchors that fold into a class: a prompt's text vector, an exemplar image.
@@ -88,7 +91,7 @@ impl Head {
             });
         }
         let prototypes = unit_rows("prototypes", Cow::Owned(prototypes), dim, false)?.into_owned();
-        Ok(Self { prototypes, classes, dim, logit_scale, metadata: BTreeMap::new() })
+        Ok(Self { prototypes, classes, dim, logit_scale, metadata: BTreeMap::new(), digest: OnceLock::new() })
     }
 
     /// A head whose classes have several anchors each (prompt ensembles, exemplar images): the weighted mean of
@@ -112,6 +115,7 @@ impl Head {
         all.extend_from_slice(anchors);
         let mut head = self.clone();
         head.prototypes = fold_anchors(&all, self.dim, &self.classes)?;
+        head.digest = OnceLock::new();
         Ok(head)
     }
 
@@ -124,6 +128,7 @@ impl Head {
             ));
         }
         self.logit_scale = logit_scale;
+        self.digest = OnceLock::new();
         Ok(self)
     }
 
@@ -178,13 +183,22 @@ impl Head {
         if features.dim() != self.dim {
             return Err(Error::Shape { what: "feature dimension", expected: self.dim, got: features.dim() });
         }
+        Ok(self.scores(features))
+    }
+
+    /// [`zero_shot`](Self::zero_shot) of features whose dimension was checked.
+    pub(crate) fn scores(&self, features: &Features<'_>) -> Scores {
         let mut scores = Scores::zeros(features.rows(), self.n_classes());
         kernels::products(features.data(), &self.prototypes, self.dim, self.logit_scale, scores.data_mut());
-        Ok(scores)
+        scores
     }
 
     /// SHA-256 over prototypes, class names and logit scale: what a state belongs to.
-    pub fn digest(&self) -> String {
+    pub fn digest(&self) -> &str {
+        self.digest.get_or_init(|| self.compute_digest())
+    }
+
+    fn compute_digest(&self) -> String {
         let mut hash = Sha256::new();
         hash.update((self.n_classes() as u64).to_le_bytes());
         hash.update((self.dim as u64).to_le_bytes());

@@ -9,11 +9,10 @@
 
 use pulp::{Arch, Simd, WithSimd};
 
+use crate::blocks::PASS_ROWS;
+
 /// Number of partial sums in element-wise passes.
 pub(crate) const LANES: usize = 16;
-
-/// Rows of a block that share one pass over the classes: 128 rows of 512 floats stay in the second-level cache.
-const ROW_BLOCK: usize = 128;
 
 /// `out[row * n_classes + class] = scale * ⟨rows[row], weights[class]⟩`.
 pub(crate) fn products(rows: &[f32], weights: &[f32], dim: usize, scale: f32, out: &mut [f32]) {
@@ -35,7 +34,7 @@ impl WithSimd for Products<'_> {
     fn with_simd<S: Simd>(self, simd: S) {
         let Products { rows, weights, dim, scale, out } = self;
         let n_classes = weights.len() / dim;
-        for (rows, out) in rows.chunks(ROW_BLOCK * dim).zip(out.chunks_mut(ROW_BLOCK * n_classes)) {
+        for (rows, out) in rows.chunks(PASS_ROWS * dim).zip(out.chunks_mut(PASS_ROWS * n_classes)) {
             let n_rows = rows.len() / dim;
             if n_rows == 1 {
                 single_row(simd, rows, weights, dim, scale, out);
@@ -460,6 +459,41 @@ pub fn vectorised<R>(pass: impl FnMut() -> R) -> R {
     Arch::new().dispatch(Pass(pass))
 }
 
+/// eˣ for x ≤ 0, to a few units in the last place; below -700 it gives 0.
+///
+/// Range reduction by powers of two and the Taylor polynomial of degree 13 on ±½ ln 2.
+#[inline(always)]
+pub(crate) fn exp_f64(x: f64) -> f64 {
+    // Adding 1.5·2^52 rounds to an integer that can be read from the low bits.
+    const ROUND: f64 = 6_755_399_441_055_744.0;
+    let clamped = if x < -700.0 { -700.0 } else { x };
+    let shifted = clamped * std::f64::consts::LOG2_E + ROUND;
+    let n = shifted - ROUND;
+    let r = (clamped - n * 0.693_147_180_369_123_8) - n * 1.908_214_929_270_587_7e-10;
+    const INVERSE_FACTORIALS: [f64; 13] = [
+        1.0 / 6_227_020_800.0,
+        1.0 / 479_001_600.0,
+        1.0 / 39_916_800.0,
+        1.0 / 3_628_800.0,
+        1.0 / 362_880.0,
+        1.0 / 40_320.0,
+        1.0 / 5_040.0,
+        1.0 / 720.0,
+        1.0 / 120.0,
+        1.0 / 24.0,
+        1.0 / 6.0,
+        0.5,
+        1.0,
+    ];
+    let mut p = INVERSE_FACTORIALS[0];
+    for factor in &INVERSE_FACTORIALS[1..] {
+        p = p * r + factor;
+    }
+    let p = p * r + 1.0;
+    let power = f64::from_bits(shifted.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(1023) << 52);
+    if x < -700.0 { 0.0 } else { p * power }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -474,6 +508,16 @@ mod tests {
                 x as f32 / u32::MAX as f32 - 0.5
             })
             .collect()
+    }
+
+    #[test]
+    fn exp_f64_agrees_with_std() {
+        let mut x = -699.0f64;
+        while x <= 0.0 {
+            assert!((exp_f64(x) / x.exp() - 1.0).abs() < 1e-14, "exp({x})");
+            x += 0.0173;
+        }
+        assert_eq!((exp_f64(0.0), exp_f64(-1000.0)), (1.0, 0.0));
     }
 
     #[test]

@@ -1,11 +1,18 @@
 //! Ultra-light test-time adaptation for frozen zero-shot classifiers (CLIP and its kin).
 //!
-//! ```text
-//! images ─► features ─► head ─► zero-shot scores ─► [ gate ─► accumulate ─► update ] ─► answer ─► metrics
-//! ```
+//! CLIP classifies an image by comparing its feature with one text vector per class. The text vectors are fixed when
+//! the classes are named; the stream of images that arrives afterwards differs from what they describe: other
+//! cameras, other class frequencies, over-confident scores. This crate learns three things from the stream itself,
+//! without labels, gradients or a second pass: how the classes look here (*evidence*), how often they occur here
+//! (*prior*) and how sure an answer may be (*temperature*). The network stays frozen; a sample costs microseconds.
 //!
-//! A [`Session`] is the single door: it owns a [`Head`] (class anchors and the model's logit scale) and an
-//! adapter, and every [`Session::step`] answers a block of [`Features`] and lets it teach.
+//! A [`Session`] is the only door. It owns a [`Head`] (class anchors and the model's logit scale) and an adapter, the
+//! method that learns. Every row of [`Features`] takes four steps:
+//!
+//! 1. **Score**: the frozen head gives zero-shot scores; rows that fit no class are marked unknown.
+//! 2. **Answer**: the adapter corrects the scores by what it has learnt so far.
+//! 3. **Learn**: the gate decides whether the row may teach; if so its evidence is added.
+//! 4. **Watch**: the guard compares answers with the frozen model and returns to a healthy state if they collapse.
 //!
 //! ```
 //! use ultta::{Config, Features, Head, Session};
@@ -20,32 +27,71 @@
 //! # Ok::<(), ultta::Error>(())
 //! ```
 //!
-//! Read [`session`] first, then [`adapter`], then a file of [`methods`].
+//! The [`glossary`] defines every word used in a sense of its own. To read the source, begin with `session.rs`, then
+//! `adapter.rs`, then one file of `methods/`.
 #![deny(missing_docs)]
 
-pub mod adapter;
-pub mod config;
-mod error;
-pub mod features;
-pub mod gate;
-pub mod guard;
-pub mod head;
-pub mod kernels;
-pub mod methods;
-pub mod reliability;
-pub mod scores;
-pub mod session;
-#[cfg(feature = "simulate")]
-pub mod simulate;
-pub mod state;
-pub mod unknown;
+mod blocks;
+mod health;
+mod input;
+mod persist;
+mod step;
 mod window;
 
-pub use adapter::{Adapter, Batch, Card};
-pub use config::Config;
+pub mod methods;
+#[cfg(feature = "simulate")]
+pub mod simulate;
+
+// What a user calls is re-exported below. These modules are reachable for the other crates of this workspace.
+#[doc(hidden)]
+pub mod adapter;
+#[doc(hidden)]
+pub mod config;
+mod error;
+#[doc(hidden)]
+pub mod features;
+#[doc(hidden)]
+pub mod gate;
+#[doc(hidden)]
+pub mod guard;
+#[doc(hidden)]
+pub mod head;
+#[doc(hidden)]
+pub mod kernels;
+#[doc(hidden)]
+pub mod reliability;
+#[doc(hidden)]
+pub mod scores;
+#[doc(hidden)]
+pub mod session;
+#[doc(hidden)]
+pub mod state;
+#[doc(hidden)]
+pub mod unknown;
+
+#[doc = include_str!("glossary.md")]
+pub mod glossary {}
+
+// For users.
+pub use config::{Config, DEFAULT_TOML};
 pub use error::{Error, Result};
-pub use features::{FeatureFile, Features};
+pub use features::{FeatureFile, Features, NORM_TOLERANCE};
+pub use guard::{GuardConfig, Standing};
 pub use head::{Anchor, Head};
+pub use health::Health;
+pub use input::Input;
+pub use methods::{MethodConfig, cards};
 pub use scores::Scores;
-pub use session::{Health, Input, Session, Step};
-pub use state::State;
+pub use session::Session;
+pub use state::{State, Tensor};
+pub use step::{Row, Step, Temperature, ZeroShotAnswer};
+pub use unknown::{UnknownConfig, UnknownScore};
+
+// For authors of methods.
+pub use adapter::{
+    Adapter, Answer, Batch, Card, ClassDrift, CloneAdapter, Grouping, Observed, Prediction, Readout,
+    ScoresRef, ViewsRef, Vitals,
+};
+pub use blocks::PASS_ROWS;
+pub use gate::{Gate, GateConfig};
+pub use scores::Summary;

@@ -1,8 +1,12 @@
 //! [`Scores`]: rows × classes of logits, and what is read off a row: softmax, entropy, margin, the best classes.
-//! These are written here and nowhere else.
+//! Softmax is written here only: in f32 for the stream, in f64 for methods whose state is f64, and from one known
+//! probability.
 
 use crate::adapter::ScoresRef;
-use crate::kernels::{LANES, exp, max, sum_lanes, vectorised};
+use crate::kernels::{LANES, exp, exp_f64, max, sum_lanes, vectorised};
+
+/// Number of partial sums in f64 passes.
+const LANES_F64: usize = 8;
 
 /// Logits, one row per sample and one column per class.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -265,6 +269,32 @@ pub fn softmax(row: &[f32], tau: f32, probs: &mut [f32]) -> usize {
                 *p *= share;
             }
             position(row, best)
+        },
+    )
+}
+
+/// softmax of f64 logits, in place; returns log Σ exp. For methods whose state is f64.
+pub(crate) fn softmax_f64(row: &mut [f64]) -> f64 {
+    let best = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    vectorised(
+        #[inline(always)]
+        || {
+            let mut lanes = [0.0f64; LANES_F64];
+            let (chunks, tail) = row.as_chunks_mut::<LANES_F64>();
+            for chunk in chunks {
+                for i in 0..LANES_F64 {
+                    chunk[i] = exp_f64(chunk[i] - best);
+                    lanes[i] += chunk[i];
+                }
+            }
+            for (i, v) in tail.iter_mut().enumerate() {
+                *v = exp_f64(*v - best);
+                lanes[i] += *v;
+            }
+            let sum = lanes.iter().sum::<f64>();
+            let scale = 1.0 / sum;
+            row.iter_mut().for_each(|v| *v *= scale);
+            best + sum.ln()
         },
     )
 }

@@ -154,7 +154,7 @@ impl State {
 
     /// Bytes the arrays take.
     pub fn bytes(&self) -> usize {
-        self.tensors.values().map(|t| t.bytes().len()).sum()
+        self.tensors.values().map(|t| t.len() * t.dtype().bitsize() / 8).sum()
     }
 
     /// Adds the evidence of two sessions that started from the same head and configuration.

@@ -1,51 +1,38 @@
-//! Sliding windows that hold a quantile: exact, O(log W) per sample.
+//! [`OrderedWindow`]: exact quantiles of the most recent values.
 
-/// The last `capacity` values, split at the rank of a quantile: the smaller ones in a heap with the largest of them
-/// on top, the others in a heap with the smallest on top. The quantile lies between the two tops.
+use std::collections::VecDeque;
+
+/// The last `capacity` values, twice: in order of arrival and in order of size.
+///
+/// A new value costs two binary searches and the move of at most `capacity` neighbours. With a few hundred floats
+/// that is one short `memmove`, so nothing cleverer pays.
 #[derive(Clone, Debug)]
 pub(crate) struct OrderedWindow {
-    values: Vec<f32>,
+    /// Oldest first.
+    arrived: VecDeque<f32>,
+    /// In the order of `f32::total_cmp`.
+    sorted: Vec<f32>,
     capacity: usize,
-    /// The slot that the next value takes once the ring is full.
-    next: usize,
     quantile: f64,
-    /// Keys are inverted in `low`, so that both heaps have the smallest key on top.
-    low: Heap,
-    high: Heap,
-    /// Where each slot is: its index in `low`, or in `high` behind [`HIGH`].
-    places: Vec<u32>,
-}
-
-const HIGH: u32 = 1 << 31;
-
-/// Slots by key, the smallest on top. `mark` is what its indices carry in `places`.
-#[derive(Clone, Debug)]
-struct Heap {
-    entries: Vec<(i32, u32)>,
-    mark: u32,
 }
 
 impl OrderedWindow {
     pub(crate) fn new(capacity: usize, quantile: f64) -> Self {
         Self {
-            values: Vec::with_capacity(capacity),
+            arrived: VecDeque::with_capacity(capacity),
+            sorted: Vec::with_capacity(capacity),
             capacity,
-            next: 0,
             quantile: quantile.clamp(0.0, 1.0),
-            low: Heap { entries: Vec::with_capacity(capacity), mark: 0 },
-            high: Heap { entries: Vec::with_capacity(capacity), mark: HIGH },
-            places: vec![0; capacity],
         }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.values.len()
+        self.sorted.len()
     }
 
     /// The values, oldest first.
     pub(crate) fn values(&self) -> Vec<f32> {
-        let split = if self.values.len() < self.capacity { 0 } else { self.next };
-        self.values[split..].iter().chain(&self.values[..split]).copied().collect()
+        self.arrived.iter().copied().collect()
     }
 
     /// A window holding these values, oldest first.
@@ -59,139 +46,44 @@ impl OrderedWindow {
 
     /// Takes in a value; the oldest leaves when the window is full.
     pub(crate) fn push(&mut self, value: f32) {
-        let key = order(value);
-        if self.values.len() < self.capacity {
-            let slot = self.values.len() as u32;
-            self.values.push(value);
-            self.high.push((key, slot), &mut self.places);
+        if self.capacity == 0 {
+            return;
+        }
+        let new = self.sorted.partition_point(|other| other.total_cmp(&value).is_lt());
+        if self.sorted.len() < self.capacity {
+            self.arrived.push_back(value);
+            self.sorted.insert(new, value);
+            return;
+        }
+        let oldest = self.arrived.pop_front().unwrap_or(value);
+        self.arrived.push_back(value);
+        let old = self.sorted.partition_point(|other| other.total_cmp(&oldest).is_lt());
+        // Only the values between the two places move, by one.
+        if old < new {
+            self.sorted.copy_within(old + 1..new, old);
+            self.sorted[new - 1] = value;
         } else {
-            let slot = self.next;
-            self.next = (self.next + 1) % self.capacity;
-            self.values[slot] = value;
-            let place = self.places[slot];
-            if place & HIGH == 0 {
-                self.low.replace(place as usize, (!key, slot as u32), &mut self.places);
-            } else {
-                self.high.replace((place & !HIGH) as usize, (key, slot as u32), &mut self.places);
-            }
+            self.sorted.copy_within(new..old, new + 1);
+            self.sorted[new] = value;
         }
-        // At most the new value is on the wrong side, and then it is on top.
-        if let (Some(&(low, a)), Some(&(high, b))) = (self.low.entries.first(), self.high.entries.first())
-            && !low > high
-        {
-            self.low.replace(0, (!high, b), &mut self.places);
-            self.high.replace(0, (!low, a), &mut self.places);
-        }
-        self.balance();
     }
 
     /// Holds another quantile from now on.
     pub(crate) fn aim(&mut self, quantile: f64) {
-        let quantile = quantile.clamp(0.0, 1.0);
-        if quantile != self.quantile {
-            self.quantile = quantile;
-            self.balance();
-        }
+        self.quantile = quantile.clamp(0.0, 1.0);
     }
 
     /// The quantile with linear interpolation between neighbours (NumPy's default); `None` when empty.
     pub(crate) fn quantile(&self) -> Option<f32> {
-        let low = self.slot_value(&self.low)?;
-        let fraction = self.position().fract();
-        match self.slot_value(&self.high) {
-            Some(high) if fraction > 0.0 => Some((low as f64 + (high as f64 - low as f64) * fraction) as f32),
+        let position = self.quantile * (self.sorted.len().checked_sub(1)?) as f64;
+        let (index, fraction) = (position as usize, position.fract());
+        let low = self.sorted[index];
+        match self.sorted.get(index + 1) {
+            Some(&high) if fraction > 0.0 => {
+                Some((low as f64 + (high as f64 - low as f64) * fraction) as f32)
+            }
             _ => Some(low),
         }
-    }
-
-    fn slot_value(&self, heap: &Heap) -> Option<f32> {
-        heap.entries.first().map(|&(_, slot)| self.values[slot as usize])
-    }
-
-    /// The quantile's place among the sorted values.
-    fn position(&self) -> f64 {
-        self.quantile * (self.values.len().max(1) - 1) as f64
-    }
-
-    /// Moves values across until the split is at the quantile's rank.
-    fn balance(&mut self) {
-        let wanted = (self.position() as usize + 1).min(self.values.len());
-        while self.low.entries.len() < wanted {
-            let (key, slot) = self.high.pop(&mut self.places);
-            self.low.push((!key, slot), &mut self.places);
-        }
-        while self.low.entries.len() > wanted {
-            let (key, slot) = self.low.pop(&mut self.places);
-            self.high.push((!key, slot), &mut self.places);
-        }
-    }
-}
-
-/// An integer in the order of the values (that of `f32::total_cmp`).
-fn order(value: f32) -> i32 {
-    let bits = value.to_bits() as i32;
-    bits ^ ((bits >> 31) as u32 >> 1) as i32
-}
-
-impl Heap {
-    fn push(&mut self, entry: (i32, u32), places: &mut [u32]) {
-        self.entries.push(entry);
-        self.rise(self.entries.len() - 1, entry, places);
-    }
-
-    /// Takes the top off a heap that is not empty.
-    fn pop(&mut self, places: &mut [u32]) -> (i32, u32) {
-        let last = self.entries.len() - 1;
-        let top = self.entries[0];
-        let entry = self.entries[last];
-        self.entries.truncate(last);
-        if last > 0 {
-            self.sink(0, entry, places);
-        }
-        top
-    }
-
-    fn replace(&mut self, index: usize, entry: (i32, u32), places: &mut [u32]) {
-        if index > 0 && entry.0 < self.entries[(index - 1) / 2].0 {
-            self.rise(index, entry, places);
-        } else {
-            self.sink(index, entry, places);
-        }
-    }
-
-    fn rise(&mut self, mut index: usize, entry: (i32, u32), places: &mut [u32]) {
-        while index > 0 {
-            let parent = (index - 1) / 2;
-            if self.entries[parent].0 <= entry.0 {
-                break;
-            }
-            self.put(index, self.entries[parent], places);
-            index = parent;
-        }
-        self.put(index, entry, places);
-    }
-
-    fn sink(&mut self, mut index: usize, entry: (i32, u32), places: &mut [u32]) {
-        loop {
-            let left = 2 * index + 1;
-            let Some(pair) = self.entries.get(left..) else { break };
-            let child = match pair {
-                [] => break,
-                [l, r, ..] if r.0 < l.0 => left + 1,
-                _ => left,
-            };
-            if self.entries[child].0 >= entry.0 {
-                break;
-            }
-            self.put(index, self.entries[child], places);
-            index = child;
-        }
-        self.put(index, entry, places);
-    }
-
-    fn put(&mut self, index: usize, entry: (i32, u32), places: &mut [u32]) {
-        self.entries[index] = entry;
-        places[entry.1 as usize] = index as u32 | self.mark;
     }
 }
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use common::config;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
-use ultta::session::Temperature;
+use ultta::Temperature;
 use ultta::state::Tensor;
 use ultta::{Config, Features, Head, Session, State};
 

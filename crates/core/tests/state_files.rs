@@ -52,6 +52,16 @@ variants! {
     NotFinite error_not_finite {
         Head::new(vec![1.0, 0.0, 0.0, f32::NAN], 2, ["a", "b"], 1.0).unwrap_err()
     } => "prototypes: row 1 holds a value that is not finite";
+    NeedsViews error_needs_views {
+        let world = World::small();
+        world.session(&config("zero", &[])).predict(&world.rows(1, 1)).unwrap_err()
+    } => "views: the method zero needs some of every sample, got none";
+    InFile error_in_file {
+        let error = Features::new(vec![3.0, 4.0], 2).unwrap_err();
+        let error = Error::InFile { error: error.into(), path: "a.safetensors".into() };
+        assert!(matches!(error.root(), Error::NotUnit { .. }));
+        error
+    } => "row 0 has norm 5.0000, expected 1 (within 0.01) (a.safetensors)";
     Classes error_classes {
         let vector = [1.0, 0.0];
         let anchors = [Anchor { class: 0, vector: &vector, weight: 1.0 }];

@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use toml::{Table, Value};
-use ultta::adapter::{Card, Rows};
-use ultta::methods::MethodConfig;
+use ultta::adapter::{Card, Grouping};
 use ultta::{Config, Error, Result};
 
 use crate::pictures::PictureMethod;
 
 /// Rows of a step where the grouping does not matter.
-pub(crate) const BLOCK: usize = 128;
+pub(crate) const BLOCK: usize = ultta::PASS_ROWS;
 
 /// A method under its name on the command line.
 #[derive(Clone, Debug)]
@@ -55,7 +54,7 @@ impl Method {
         let text = toml::to_string(&table).unwrap_or_default();
         let text = (!table.is_empty()).then_some(text.as_str());
         let mut config = Config::resolve(text, Some(method), preset, &[])?;
-        if !guarded && name != "ul-tta" {
+        if !guarded && !config.method.card().guarded {
             config.guard.enabled = false;
         }
         Ok(Self { name: name.to_string(), config, pictures: None })
@@ -78,9 +77,7 @@ impl Method {
     /// The configuration for a stream of `n` samples: a method that must know the length is told.
     pub(crate) fn for_stream(&self, n: usize) -> Config {
         let mut config = self.config.clone();
-        if let MethodConfig::Onzeta(onzeta) = &mut config.method {
-            onzeta.horizon = n.max(1) as u64;
-        }
+        config.method = config.method.for_stream_of(n as u64);
         config
     }
 
@@ -90,11 +87,27 @@ impl Method {
             return method.batch().max(1);
         }
         let card = self.config.method.card();
-        match (card.rows, card.name) {
-            (Rows::Independent, _) => BLOCK,
-            (Rows::Joint, "t3a") => 32,
-            (Rows::Joint, "stata") => 128,
-            (Rows::Joint, _) => 64,
+        match card.grouping {
+            Grouping::Independent => BLOCK,
+            Grouping::Joint => card.batch.unwrap_or(BLOCK),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_card_decides_who_is_guarded_however_the_method_is_spelt() {
+        let guarded =
+            |name: &str, file: Option<&str>| Method::resolve(name, file).unwrap().config.guard.enabled;
+        for name in ["ul-tta", "ul_tta", "ul-tta:default", "ul_tta:default"] {
+            assert!(guarded(name, None), "{name}");
+        }
+        for name in ["ul-tta:paper", "tda", "zero-shot"] {
+            assert!(!guarded(name, None), "{name}");
+            assert!(guarded(name, Some("[guard]\nenabled = true")), "{name}: the file decides");
         }
     }
 }

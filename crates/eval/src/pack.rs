@@ -100,7 +100,9 @@ impl Pack {
     /// What is wrong with a row, and in which file: of many packs one is meant.
     pub fn named(&self, error: Error) -> Error {
         match error {
-            Error::NotFinite { .. } | Error::NotUnit { .. } => bad(self.path(), error.to_string()),
+            Error::NotFinite { .. } | Error::NotUnit { .. } => {
+                Error::InFile { error: error.into(), path: self.path().to_owned() }
+            }
             other => other,
         }
     }

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ultta::adapter::Rows;
+use ultta::adapter::Grouping;
 use ultta::{Error, Features, Head, Health, Input, Result, Scores, Session};
 
 use crate::clock::Clock;
@@ -147,7 +147,7 @@ impl Job<'_> {
 
     fn block(&self) -> usize {
         let usual = self.method.batch();
-        let joint = self.method.card().rows == Rows::Joint;
+        let joint = self.method.card().grouping == Grouping::Joint;
         match (self.protocol.batch, self.protocol.labels, self.protocol.compute) {
             (Some(batch), _, _) => batch,
             (None, Some(_), _) if !joint => LABELLED_BLOCK,
@@ -242,9 +242,9 @@ impl Learner {
                 input.views = views.as_ref();
                 input.view_counts = views.as_ref().map(|_| &counts[..]);
                 let started = Instant::now();
-                let step = session.step_with(&input)?;
+                let step = session.step(&input)?;
                 let seconds = started.elapsed().as_secs_f64();
-                let row = |(row, &tau): (&ultta::session::Row, &f32)| AnsweredRow {
+                let row = |(row, &tau): (&ultta::Row, &f32)| AnsweredRow {
                     id: row.id,
                     tau,
                     answer: (row.label, row.prob),

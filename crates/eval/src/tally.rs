@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ultta::adapter::ClassDrift;
 use ultta::scores::{softmax_from, summary};
-use ultta::{Head, Result, Session};
+use ultta::{Head, Input, Result, Session};
 
 use crate::method::BLOCK;
 use crate::metrics::{Detection, DetectionIntervals, ECE_BINS, Ece, Gather, bootstrap};
@@ -152,9 +152,14 @@ impl<'a> Tally<'a> {
 
     /// Confidence on the in-distribution pack, as the session stands at the end of the stream.
     pub fn ask_in_distribution(&mut self, session: &Session, pack: &Pack) -> Result<()> {
+        let each = pack.file().views_each();
         for start in (0..pack.rows()).step_by(BLOCK) {
-            let rows = pack.read(start..pack.rows().min(start + BLOCK), false).map_err(|e| pack.named(e))?;
-            let step = session.predict(&rows)?;
+            let end = pack.rows().min(start + BLOCK);
+            let rows = pack.read(start..end, false).map_err(|e| pack.named(e))?;
+            let views = pack.file().views(&(start..end).collect::<Vec<_>>(), false)?;
+            let counts = vec![each; rows.rows()];
+            let view_counts = views.is_some().then_some(&counts[..]);
+            let step = session.predict(&Input { views: views.as_ref(), view_counts, ..Input::new(&rows) })?;
             for (i, row) in step.rows.iter().enumerate() {
                 let logits = step.prediction.calibrated.as_ref().unwrap_or(&step.prediction.scores).row(i);
                 let energy = |row: &[f32]| summary(row, 1.0).log_sum;

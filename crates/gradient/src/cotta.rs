@@ -24,7 +24,7 @@
 
 use candle_core::{D, Tensor};
 use serde::{Deserialize, Serialize};
-use ultta::adapter::{Card, Readout, Rows};
+use ultta::adapter::{Card, Grouping, Readout};
 use ultta_eval::random::Random;
 
 use crate::Result;
@@ -40,10 +40,8 @@ pub const CARD: Card = Card {
     summary: "a student taught by its own running mean over augmented views, with stochastic restore; every weight",
     paper: "Wang et al., CVPR 2022",
     readout: Readout::BeforeObserve,
-    rows: Rows::Joint,
-    needs_horizon: false,
-    needs_labels: false,
-    needs_views: false,
+    grouping: Grouping::Joint,
+    ..Card::PLAIN
 };
 
 /// Settings of CoTTA.

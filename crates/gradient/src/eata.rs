@@ -20,7 +20,7 @@
 
 use candle_core::{Device, Tensor};
 use serde::{Deserialize, Serialize};
-use ultta::adapter::{Card, Readout, Rows};
+use ultta::adapter::{Card, Grouping, Readout};
 
 use crate::Result;
 use crate::method::{Batch, Classifier, Cost, Method, check, masked_mean};
@@ -33,10 +33,8 @@ pub const CARD: Card = Card {
     summary: "entropy of reliable and new samples over the LayerNorms, held near the start by a Fisher regulariser",
     paper: "Niu et al., ICML 2022",
     readout: Readout::BeforeObserve,
-    rows: Rows::Joint,
-    needs_horizon: false,
-    needs_labels: false,
-    needs_views: false,
+    grouping: Grouping::Joint,
+    ..Card::PLAIN
 };
 
 /// Settings of EATA.

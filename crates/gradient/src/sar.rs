@@ -16,7 +16,7 @@
 
 use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
-use ultta::adapter::{Card, Readout, Rows};
+use ultta::adapter::{Card, Grouping, Readout};
 
 use crate::Result;
 use crate::method::{Batch, Classifier, Cost, Method, check, masked_mean};
@@ -29,10 +29,8 @@ pub const CARD: Card = Card {
     summary: "sharpness-aware entropy of reliable samples over the lower LayerNorms, with a recovery reset",
     paper: "Niu et al., ICLR 2023",
     readout: Readout::BeforeObserve,
-    rows: Rows::Joint,
-    needs_horizon: false,
-    needs_labels: false,
-    needs_views: false,
+    grouping: Grouping::Joint,
+    ..Card::PLAIN
 };
 
 /// Settings of SAR.

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use candle_core::Tensor;
 use ultta::adapter::Prediction;
 use ultta::scores::summary;
-use ultta::session::{Row, ZeroShotAnswer};
 use ultta::{Head, Scores};
+use ultta::{Row, ZeroShotAnswer};
 
 use crate::method::{Batch, Classifier, Cost, Method, MethodConfig};
 use crate::vit::Model;

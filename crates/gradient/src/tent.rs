@@ -15,7 +15,7 @@
 
 use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
-use ultta::adapter::{Card, Readout, Rows};
+use ultta::adapter::{Card, Grouping, Readout};
 
 use crate::Result;
 use crate::method::{Batch, Classifier, Cost, Method, check};
@@ -28,10 +28,8 @@ pub const CARD: Card = Card {
     summary: "minimises the entropy of each batch over the LayerNorms of the image tower",
     paper: "Wang et al., ICLR 2021",
     readout: Readout::BeforeObserve,
-    rows: Rows::Joint,
-    needs_horizon: false,
-    needs_labels: false,
-    needs_views: false,
+    grouping: Grouping::Joint,
+    ..Card::PLAIN
 };
 
 /// Settings of Tent.

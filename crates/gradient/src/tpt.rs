@@ -17,7 +17,7 @@
 
 use candle_core::{Device, Tensor};
 use serde::{Deserialize, Serialize};
-use ultta::adapter::{Card, Readout, Rows};
+use ultta::adapter::{Card, Grouping, Readout};
 use ultta_encode::flops;
 use ultta_eval::random::Random;
 
@@ -33,10 +33,8 @@ pub const CARD: Card = Card {
     summary: "tunes the prompt of each picture over its confident views, through the text tower, and forgets it",
     paper: "Shu et al., NeurIPS 2022",
     readout: Readout::AfterObserve,
-    rows: Rows::Independent,
-    needs_horizon: false,
-    needs_labels: false,
-    needs_views: false,
+    grouping: Grouping::Independent,
+    ..Card::PLAIN
 };
 
 const CONTEXT: &str = "text.context";

@@ -23,7 +23,7 @@
 
 use candle_core::{Device, Tensor};
 use serde::{Deserialize, Serialize};
-use ultta::adapter::{Card, Readout, Rows};
+use ultta::adapter::{Card, Grouping, Readout};
 use ultta_eval::random::Random;
 
 use crate::Result;
@@ -39,10 +39,8 @@ pub const CARD: Card = Card {
     summary: "learns to tell quarter turns of each batch, then answers it; every weight of the image tower",
     paper: "Sun et al., ICML 2020",
     readout: Readout::AfterObserve,
-    rows: Rows::Joint,
-    needs_horizon: false,
-    needs_labels: false,
-    needs_views: false,
+    grouping: Grouping::Joint,
+    ..Card::PLAIN
 };
 
 /// What TTT++ is.
@@ -51,10 +49,8 @@ pub const CARD_PLUS_PLUS: Card = Card {
     summary: "contrasts two views of each picture and aligns moments with the source, then answers the batch",
     paper: "Liu et al., NeurIPS 2021",
     readout: Readout::AfterObserve,
-    rows: Rows::Joint,
-    needs_horizon: false,
-    needs_labels: false,
-    needs_views: false,
+    grouping: Grouping::Joint,
+    ..Card::PLAIN
 };
 
 const WEIGHT: &str = "rotation.weight";

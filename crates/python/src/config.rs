@@ -4,7 +4,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 use toml::Value;
-use ultta::adapter::{Readout, Rows};
+use ultta::adapter::{Grouping, Readout};
 use ultta::{Card, Config};
 
 use crate::error::raise;
@@ -32,12 +32,12 @@ pub fn card_dict<'py>(py: Python<'py>, card: &Card) -> PyResult<Bound<'py, PyDic
         Readout::AfterObserve => "after_observe",
     };
     dict.set_item("readout", readout)?;
-    let rows = match card.rows {
-        Rows::Independent => "independent",
-        Rows::Joint => "joint",
+    let rows = match card.grouping {
+        Grouping::Independent => "independent",
+        Grouping::Joint => "joint",
     };
     dict.set_item("rows", rows)?;
-    dict.set_item("needs_horizon", card.needs_horizon)?;
+    dict.set_item("needs_horizon", card.horizon.is_some())?;
     dict.set_item("needs_labels", card.needs_labels)?;
     dict.set_item("needs_views", card.needs_views)?;
     Ok(dict)

@@ -6,8 +6,14 @@ use ultta::Error;
 
 /// `OSError` for files that cannot be read or written, `ValueError` for everything else the caller handed over.
 pub fn raise(error: Error) -> PyErr {
-    // The core names the flag of the command line; here it is an argument.
-    let words = error.to_string().replace("--normalize", "normalize=True");
+    let advice = match error.root() {
+        // A row of zeros has no direction that scaling could keep.
+        Error::NotUnit { what: "features" | "views", norm, .. } if *norm > 0.0 => {
+            "; scale the rows to unit length first, or pass normalize=True"
+        }
+        _ => "",
+    };
+    let words = format!("{error}{advice}");
     match error {
         // With an error number, Python chooses the fitting subclass, FileNotFoundError and the like.
         Error::Io { source, .. } => match source.raw_os_error().or(missing(&source)) {

@@ -261,7 +261,7 @@ impl Head {
     /// SHA-256 over prototypes, class names and logit scale: what a state belongs to.
     #[getter]
     fn digest(&self) -> String {
-        self.inner.digest()
+        self.inner.digest().into()
     }
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {

@@ -8,7 +8,7 @@ use numpy::PyArray1;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString, PyTuple};
-use ultta::adapter::Rows;
+use ultta::adapter::Grouping;
 use ultta::{Error, Features, Input, Scores};
 
 use crate::array::{Matrix, list, vector};
@@ -129,9 +129,8 @@ impl Session {
             normalize,
             keep_scores,
         };
-        let step = self.using(py, |session| {
-            block.work(session, bar.as_ref(), |session, input| session.step_with(input))
-        });
+        let step =
+            self.using(py, |session| block.work(session, bar.as_ref(), |session, input| session.step(input)));
         if let Some(bar) = bar {
             bar.close(py)?;
         }
@@ -139,20 +138,29 @@ impl Session {
     }
 
     /// The answers now, without learning from the rows. Changes nothing.
-    #[pyo3(signature = (features, *, normalize=false))]
-    fn predict(&self, py: Python<'_>, features: &Bound<'_, PyAny>, normalize: bool) -> PyResult<Step> {
+    ///
+    /// `views` and `view_counts` are those of `step`, for methods that answer from several views of a sample.
+    #[pyo3(signature = (features, *, views=None, view_counts=None, normalize=false))]
+    fn predict(
+        &self,
+        py: Python<'_>,
+        features: &Bound<'_, PyAny>,
+        views: Option<&Bound<'_, PyAny>>,
+        view_counts: Option<&Bound<'_, PyAny>>,
+        normalize: bool,
+    ) -> PyResult<Step> {
         let rows = Matrix::of("features", features)?;
+        let views = views.map(|views| Views::of(views, view_counts)).transpose()?;
         let block = Block {
             rows: (rows.data(), rows.dim()),
             learn: None,
             times: None,
-            views: None,
+            views: views.as_ref().map(|v| (v.rows.data(), v.rows.dim(), v.counts.as_slice())),
             normalize,
             keep_scores: true,
         };
-        let step = self.using(py, |session| {
-            block.work(session, None, |session, input| session.predict(input.features))
-        })?;
+        let step =
+            self.using(py, |session| block.work(session, None, |session, input| session.predict(input)))?;
         Ok(Step::new(step, self.head.clone(), true))
     }
 
@@ -428,7 +436,7 @@ impl Block<'_> {
         };
         session.check(&input).map_err(raise)?;
         let rows = features.rows();
-        let joint = session.config().method.card().rows == Rows::Joint;
+        let joint = session.config().method.card().grouping == Grouping::Joint;
         let piece = if joint { rows } else { (SCORES_PER_LOOK / session.head().n_classes()).max(128) };
         if rows <= piece && bar.is_none() {
             return work(session, &input).map_err(raise);

@@ -9,7 +9,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
 use ultta::guard::Standing;
 use ultta::scores::{softmax_from, top_k};
-use ultta::session::{Row, Temperature};
+use ultta::{Row, Temperature};
 
 use crate::array::{matrix, vector, view};
 use crate::html;

@@ -376,17 +376,11 @@ impl Choice<'_> {
         let settings: Vec<(&str, &str)> =
             settings.iter().map(|(key, value)| (*key, value.as_str())).collect();
         let config = ultta::Config::resolve(self.config, self.method, self.preset, &settings)?;
-        match &config.method {
-            ultta::methods::MethodConfig::TipAdapter(tip) if !tip.shots.is_empty() => {
-                Err(ultta::Error::Config {
-                    key: "method.tip_adapter.shots".into(),
-                    reason:
-                        "a server reads no file that a request names; start it with `ultta serve --config`"
-                            .into(),
-                })
-            }
-            _ => Ok(config),
+        if let Some((key, _)) = config.method.files().into_iter().next() {
+            let reason = "a server reads no file that a request names; start it with `ultta serve --config`";
+            return Err(ultta::Error::Config { key, reason: reason.into() });
         }
+        Ok(config)
     }
 }
 

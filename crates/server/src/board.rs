@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use ultta::Row;
 use ultta::reliability::Ece;
-use ultta::session::Row;
 use ultta::{Health, Session};
 use utoipa::ToSchema;
 

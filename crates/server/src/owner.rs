@@ -19,9 +19,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot};
-use ultta::methods::MethodConfig;
-use ultta::session::{Row, Temperature};
 use ultta::{Config, Head, Scores, Session, State, Step};
+use ultta::{Row, Temperature};
 
 use crate::board::{Board, Status};
 use crate::clock::Clock;
@@ -261,7 +260,7 @@ impl Owner {
     /// Takes over what was found on the disk.
     pub fn new(parts: Parts, recovered: Recovered) -> (Self, Arc<Board>) {
         let Recovered { session, extra, log, .. } = recovered;
-        let stamps = matches!(&session.config().method, MethodConfig::UlTta(c) if c.update_seconds() > 0.0);
+        let stamps = session.config().method.uses_times();
         let status = Status {
             learning: session.learning(),
             generation: extra.generation,
@@ -460,7 +459,7 @@ impl Owner {
         for job in &block[1..] {
             rows.append(&job.rows);
         }
-        let step = match with_input(&rows, zero_shot.as_ref(), keep, |input| self.session.step_with(input)) {
+        let step = match with_input(&rows, zero_shot.as_ref(), keep, |input| self.session.step(input)) {
             Ok(step) => step,
             Err(e) => {
                 let problem = Problem::from(e);
@@ -512,7 +511,7 @@ impl Owner {
     /// Answers without learning, because nothing can be kept.
     fn predict_only(&mut self, jobs: Vec<Classify>) {
         for job in jobs {
-            let answered = with_input(&job.rows, None, false, |input| self.session.predict(input.features));
+            let answered = with_input(&job.rows, None, false, |input| self.session.predict(input));
             let answers = answered
                 .map(|step| Answers::of(&step, 0..step.rows.len(), job.extent, false, self.extra.generation));
             job.reply.send(answers.map_err(Problem::from));

@@ -93,7 +93,10 @@ impl Problem {
 impl From<ultta::Error> for Problem {
     fn from(error: ultta::Error) -> Self {
         use ultta::Error::*;
-        match &error {
+        match error.root() {
+            NotUnit { what: "features" | "views", norm, .. } if *norm > 0.0 => Problem::invalid(format!(
+                "{error}; scale the rows to unit length, or ask for it with `normalize`"
+            )),
             OtherHead { .. } | OtherConfig { .. } => Problem::conflict(error.to_string()),
             Forgotten { .. } => Problem::not_found(error.to_string()),
             Io { .. } => Problem::storage(error.to_string()),
@@ -117,5 +120,18 @@ impl IntoResponse for Problem {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
         }
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_that_are_not_unit_come_with_the_field_that_helps() {
+        let detail = |values: Vec<f32>| Problem::from(ultta::Features::new(values, 2).unwrap_err()).detail;
+        assert!(detail(vec![3.0, 4.0]).contains("`normalize`"));
+        assert!(!detail(vec![3.0, 4.0]).contains("--"), "flags belong to the command line");
+        assert!(!detail(vec![0.0, 0.0]).contains("normalize"), "no scaling helps a row of zeros");
     }
 }

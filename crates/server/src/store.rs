@@ -324,14 +324,14 @@ impl Replayer {
 
     fn flush(&mut self) {
         if let Some(rows) = self.pending.take() {
-            let _ = with_input(&rows, None, false, |input| self.session.step_with(input));
+            let _ = with_input(&rows, None, false, |input| self.session.step(input));
         }
     }
 }
 
 /// Whether any grouping of rows gives the same answers and state.
 pub fn independent(session: &Session) -> bool {
-    session.config().method.card().rows == ultta::adapter::Rows::Independent
+    session.config().method.card().grouping == ultta::adapter::Grouping::Independent
 }
 
 /// Shows rows to a session, with the frozen model's scores for them where they are at hand.

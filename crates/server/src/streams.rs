@@ -115,7 +115,7 @@ impl Stream {
         let (session, generation) = self.published();
         let work = rows.len() * self.head.n_classes() * self.head.dim();
         let answer = move || -> Result<Answers, Problem> {
-            let step = with_input(&rows, None, true, |input| session.predict(input.features))?;
+            let step = with_input(&rows, None, true, |input| session.predict(input))?;
             Ok(Answers::of(&step, 0..step.rows.len(), extent, false, generation))
         };
         match work > HEAVY {
@@ -433,7 +433,7 @@ impl Streams {
             .map_err(|e| Error::Io { doing: "starting a thread for", source: e, path: name.into() })?;
         let stream = Stream {
             name: name.to_string(),
-            digest: head.digest(),
+            digest: head.digest().into(),
             head,
             config,
             meta,

@@ -15,9 +15,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::math;
-use crate::adapter::{Adapter, Batch, Card, ClassDrift, Observed, Prediction, Readout, Rows, Vitals};
+use crate::adapter::{Adapter, Batch, Card, ClassDrift, Grouping, Observed, Prediction, Readout, Vitals};
 use crate::config::in_range;
 use crate::kernels::vectorised;
+use crate::scores::softmax_f64;
 use crate::{Error, Head, Result, Scores, State};
 
 /// Embeddings with a smaller likelihood add nothing that an f32 could show.
@@ -50,7 +51,7 @@ impl Default for BcaConfig {
 
 impl BcaConfig {
     /// The adapter for a head.
-    pub fn build(&self, head: &Head) -> Result<Bca> {
+    pub(crate) fn build(&self, head: &Head) -> Result<Bca> {
         let range = |k: &str, v: f64, lo: f64, hi: f64| in_range(&format!("method.bca.{k}"), v, lo..=hi);
         range("embedding_threshold", self.embedding_threshold, 0.0, 1.0)?;
         range("posterior_threshold", self.posterior_threshold, 0.0, 1.0)?;
@@ -70,20 +71,18 @@ impl BcaConfig {
 }
 
 /// The method's card.
-pub static CARD: Card = Card {
+pub(crate) static CARD: Card = Card {
     name: "bca",
     summary: "class embeddings and their posteriors follow confident samples (BCA-style)",
     paper: "after Zhou et al., Bayesian Test-Time Adaptation for Vision-Language Models, CVPR 2025",
     readout: Readout::BeforeObserve,
-    rows: Rows::Independent,
-    needs_horizon: false,
-    needs_labels: false,
-    needs_views: false,
+    grouping: Grouping::Independent,
+    ..Card::PLAIN
 };
 
 /// BCA-style adaptation.
 #[derive(Clone, Debug)]
-pub struct Bca {
+pub(crate) struct Bca {
     config: BcaConfig,
     head: Head,
     /// μ, one unit row per class.
@@ -99,7 +98,7 @@ pub struct Bca {
 impl Bca {
     fn posterior(&self, z: &[f32]) -> Vec<f64> {
         let mut likelihood = math::dots(&self.embeddings, z, self.head.logit_scale() as f64);
-        math::softmax(&mut likelihood);
+        softmax_f64(&mut likelihood);
         let mut p = vec![0.0; likelihood.len()];
         vectorised(
             #[inline(always)]
@@ -146,15 +145,15 @@ impl Adapter for Bca {
         &CARD
     }
 
-    fn predict(&self, batch: &Batch<'_>) -> Result<Prediction> {
+    fn predict(&self, batch: &Batch<'_>) -> Prediction {
         let mut scores = Scores::zeros(batch.rows(), self.head.n_classes());
         for row in 0..batch.rows() {
             math::logits_of(&self.posterior(batch.features.row(row)), scores.row_mut(row));
         }
-        Ok(Prediction::from_scores(scores))
+        Prediction::from_scores(scores)
     }
 
-    fn observe(&mut self, batch: &Batch<'_>) -> Result<Observed> {
+    fn observe(&mut self, batch: &Batch<'_>) -> Observed {
         let mut admitted = Vec::with_capacity(batch.rows());
         for row in 0..batch.rows() {
             let z = batch.features.row(row);
@@ -165,11 +164,11 @@ impl Adapter for Bca {
                 },
             );
         }
-        Ok(Observed { admitted })
+        Observed { admitted }
     }
 
     /// Answer and update share the posterior.
-    fn step(&mut self, batch: &Batch<'_>) -> Result<Prediction> {
+    fn step(&mut self, batch: &Batch<'_>) -> Prediction {
         let mut scores = Scores::zeros(batch.rows(), self.head.n_classes());
         let mut admitted = Vec::with_capacity(batch.rows());
         for row in 0..batch.rows() {
@@ -180,7 +179,7 @@ impl Adapter for Bca {
         }
         let mut prediction = Prediction::from_scores(scores);
         prediction.answers.iter_mut().zip(admitted).for_each(|(answer, a)| answer.admitted = a);
-        Ok(prediction)
+        prediction
     }
 
     fn reset(&mut self) {

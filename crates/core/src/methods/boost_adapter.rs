@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::math;
 use super::tda::{Caches, TdaConfig};
 use super::views::{Sample, confident_views};
-use crate::adapter::{Adapter, Batch, Card, Observed, Prediction, Readout, Rows, Vitals};
+use crate::adapter::{Adapter, Batch, Card, Grouping, Observed, Prediction, Readout, Vitals};
 use crate::{Head, Result, Scores, State};
 
 /// Settings of BoostAdapter.
@@ -41,27 +41,26 @@ impl Default for BoostAdapterConfig {
 
 impl BoostAdapterConfig {
     /// The adapter for a head.
-    pub fn build(&self, head: &Head) -> Result<BoostAdapter> {
+    pub(crate) fn build(&self, head: &Head) -> Result<BoostAdapter> {
         self.caches.check("boost_adapter.caches")?;
         Ok(BoostAdapter { caches: Caches::new(&self.caches, head), config: self.clone() })
     }
 }
 
 /// The method's card.
-pub static CARD: Card = Card {
+pub(crate) static CARD: Card = Card {
     name: "boost_adapter",
     summary: "TDA with each sample's confident views joining the cache for its own answer",
     paper: "Zhang et al., BoostAdapter: Improving Vision-Language Test-Time Adaptation via Regional Bootstrapping, NeurIPS 2024",
     readout: Readout::AfterObserve,
-    rows: Rows::Independent,
-    needs_horizon: false,
-    needs_labels: false,
+    grouping: Grouping::Independent,
     needs_views: true,
+    ..Card::PLAIN
 };
 
 /// BoostAdapter.
 #[derive(Clone, Debug)]
-pub struct BoostAdapter {
+pub(crate) struct BoostAdapter {
     config: BoostAdapterConfig,
     caches: Caches,
 }
@@ -99,7 +98,7 @@ impl Adapter for BoostAdapter {
         &CARD
     }
 
-    fn predict(&self, batch: &Batch<'_>) -> Result<Prediction> {
+    fn predict(&self, batch: &Batch<'_>) -> Prediction {
         let mut scores = Scores::zeros(batch.rows(), batch.zero_shot.classes());
         for row in 0..batch.rows() {
             let sample = self.sample(batch, row);
@@ -108,16 +107,16 @@ impl Adapter for BoostAdapter {
             self.caches.subtract_negative(&sample.feature, &mut sums);
             scores.row_mut(row).iter_mut().zip(sums).for_each(|(s, v)| *s = v as f32);
         }
-        Ok(Prediction::from_scores(scores))
+        Prediction::from_scores(scores)
     }
 
-    fn observe(&mut self, batch: &Batch<'_>) -> Result<Observed> {
+    fn observe(&mut self, batch: &Batch<'_>) -> Observed {
         let mut admitted = Vec::with_capacity(batch.rows());
         for row in 0..batch.rows() {
             let sample = self.sample(batch, row);
             admitted.push(batch.may_learn(row) && self.caches.accumulate(&sample));
         }
-        Ok(Observed { admitted })
+        Observed { admitted }
     }
 
     fn reset(&mut self) {

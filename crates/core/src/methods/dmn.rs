@@ -17,8 +17,9 @@ use serde::{Deserialize, Serialize};
 use super::cache::Cache;
 use super::math;
 use super::views::Sample;
-use crate::adapter::{Adapter, Batch, Card, Observed, Prediction, Readout, Rows, Vitals};
+use crate::adapter::{Adapter, Batch, Card, Grouping, Observed, Prediction, Readout, Vitals};
 use crate::config::in_range;
+use crate::scores::softmax_f64;
 use crate::{Head, Result, Scores, State};
 
 /// Settings of DMN.
@@ -43,7 +44,7 @@ impl Default for DmnConfig {
 
 impl DmnConfig {
     /// The adapter for a head.
-    pub fn build(&self, head: &Head) -> Result<Dmn> {
+    pub(crate) fn build(&self, head: &Head) -> Result<Dmn> {
         in_range("method.dmn.beta", self.beta, 0.0..=1e6)?;
         in_range("method.dmn.weight", self.weight, 0.0..=1e6)?;
         in_range("method.dmn.view_share", self.view_share, 0.0..=1.0)?;
@@ -53,20 +54,18 @@ impl DmnConfig {
 }
 
 /// The method's card.
-pub static CARD: Card = Card {
+pub(crate) static CARD: Card = Card {
     name: "dmn",
     summary: "class proxies read out of a memory of confident samples, averaged with zero-shot",
     paper: "Zhang et al., Dual Memory Networks: A Versatile Adaptation Approach for Vision-Language Models, CVPR 2024",
     readout: Readout::AfterObserve,
-    rows: Rows::Independent,
-    needs_horizon: false,
-    needs_labels: false,
-    needs_views: false,
+    grouping: Grouping::Independent,
+    ..Card::PLAIN
 };
 
 /// DMN.
 #[derive(Clone, Debug)]
-pub struct Dmn {
+pub(crate) struct Dmn {
     config: DmnConfig,
     head: Head,
     memory: Cache,
@@ -102,21 +101,21 @@ impl Adapter for Dmn {
         &CARD
     }
 
-    fn predict(&self, batch: &Batch<'_>) -> Result<Prediction> {
+    fn predict(&self, batch: &Batch<'_>) -> Prediction {
         let mut scores = Scores::zeros(batch.rows(), self.head.n_classes());
         let weight = self.config.weight;
         for row in 0..batch.rows() {
             let sample = Sample::confident(batch, row, self.config.view_share);
             let mut probs = self.memory_logits(&sample.feature, &sample.logits);
-            math::softmax(&mut probs);
+            softmax_f64(&mut probs);
             let mix = |(p, &text): (&mut f64, &f32)| *p = (text as f64 + weight * *p) / (1.0 + weight);
             probs.iter_mut().zip(&sample.probs).for_each(mix);
             math::logits_of(&probs, scores.row_mut(row));
         }
-        Ok(Prediction::from_scores(scores))
+        Prediction::from_scores(scores)
     }
 
-    fn observe(&mut self, batch: &Batch<'_>) -> Result<Observed> {
+    fn observe(&mut self, batch: &Batch<'_>) -> Observed {
         let mut admitted = Vec::with_capacity(batch.rows());
         for row in 0..batch.rows() {
             let sample = Sample::confident(batch, row, self.config.view_share);
@@ -124,7 +123,7 @@ impl Adapter for Dmn {
                 && self.memory.offer(sample.label, sample.entropy, &sample.feature).is_some();
             admitted.push(taken);
         }
-        Ok(Observed { admitted })
+        Observed { admitted }
     }
 
     fn reset(&mut self) {

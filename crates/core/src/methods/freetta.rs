@@ -23,8 +23,9 @@ use faer::{Accum, MatMut, MatRef, Par, Side};
 use serde::{Deserialize, Serialize};
 
 use super::math;
-use crate::adapter::{Adapter, Batch, Card, ClassDrift, Observed, Prediction, Readout, Rows, Vitals};
+use crate::adapter::{Adapter, Batch, Card, ClassDrift, Grouping, Observed, Prediction, Readout, Vitals};
 use crate::config::in_range;
+use crate::scores::softmax_f64;
 use crate::{Error, Head, Result, Scores, State};
 
 /// Responsibilities below this teach nothing.
@@ -55,7 +56,7 @@ impl Default for FreettaConfig {
 
 impl FreettaConfig {
     /// The adapter for a head.
-    pub fn build(&self, head: &Head) -> Result<Freetta> {
+    pub(crate) fn build(&self, head: &Head) -> Result<Freetta> {
         let range = |k: &str, v: f64, lo: f64, hi: f64| in_range(&format!("method.freetta.{k}"), v, lo..=hi);
         range("alpha", self.alpha, 0.0, 1e6)?;
         range("beta", self.beta, 0.0, 1e6)?;
@@ -84,20 +85,18 @@ impl FreettaConfig {
 }
 
 /// The method's card.
-pub static CARD: Card = Card {
+pub(crate) static CARD: Card = Card {
     name: "freetta",
     summary: "class means, a shared covariance and priors by online EM beside zero-shot (FreeTTA-style)",
     paper: "after Dai and Yang, Free on the Fly: Enhancing Flexibility in Test-Time Adaptation with Online EM, CVPR 2025",
     readout: Readout::BeforeObserve,
-    rows: Rows::Independent,
-    needs_horizon: false,
-    needs_labels: false,
-    needs_views: false,
+    grouping: Grouping::Independent,
+    ..Card::PLAIN
 };
 
 /// FreeTTA-style adaptation.
 #[derive(Clone, Debug)]
-pub struct Freetta {
+pub(crate) struct Freetta {
     config: FreettaConfig,
     head: Head,
     /// Samples that taught.
@@ -148,7 +147,7 @@ impl Freetta {
 
     fn accumulate(&mut self, z: &[f32], entropy: f32, mut logits: Vec<f64>) {
         let dim = self.head.dim();
-        math::softmax(&mut logits);
+        softmax_f64(&mut logits);
         let omega = (-self.config.beta * entropy as f64).exp();
         for (class, gamma) in logits.into_iter().enumerate().filter(|(_, gamma)| *gamma >= NEGLIGIBLE) {
             self.counts[class] += omega * gamma;
@@ -219,26 +218,26 @@ impl Adapter for Freetta {
         &CARD
     }
 
-    fn predict(&self, batch: &Batch<'_>) -> Result<Prediction> {
+    fn predict(&self, batch: &Batch<'_>) -> Prediction {
         let mut scores = Scores::zeros(batch.rows(), self.head.n_classes());
         for row in 0..batch.rows() {
             let logits = self.logits(batch.features.row(row), batch.zero_shot.row(row));
             scores.row_mut(row).iter_mut().zip(logits).for_each(|(s, v)| *s = v as f32);
         }
-        Ok(Prediction::from_scores(scores))
+        Prediction::from_scores(scores)
     }
 
-    fn observe(&mut self, batch: &Batch<'_>) -> Result<Observed> {
+    fn observe(&mut self, batch: &Batch<'_>) -> Observed {
         for row in (0..batch.rows()).filter(|&row| batch.may_learn(row)) {
             let z = batch.features.row(row);
             let logits = self.logits(z, batch.zero_shot.row(row));
             self.accumulate(z, batch.frozen[row].entropy, logits);
         }
-        Ok(Observed { admitted: (0..batch.rows()).map(|row| batch.may_learn(row)).collect() })
+        Observed { admitted: (0..batch.rows()).map(|row| batch.may_learn(row)).collect() }
     }
 
     /// Answer and update share the logits.
-    fn step(&mut self, batch: &Batch<'_>) -> Result<Prediction> {
+    fn step(&mut self, batch: &Batch<'_>) -> Prediction {
         let mut scores = Scores::zeros(batch.rows(), self.head.n_classes());
         for row in 0..batch.rows() {
             let z = batch.features.row(row);
@@ -252,7 +251,7 @@ impl Adapter for Freetta {
         for (row, answer) in prediction.answers.iter_mut().enumerate() {
             answer.admitted = batch.may_learn(row);
         }
-        Ok(prediction)
+        prediction
     }
 
     fn reset(&mut self) {

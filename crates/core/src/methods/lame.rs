@@ -14,8 +14,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::math;
-use crate::adapter::{Adapter, Batch, Card, Prediction, Readout, Rows};
+use crate::adapter::{Adapter, Batch, Card, Grouping, Prediction, Readout};
 use crate::config::in_range;
+use crate::scores::softmax_f64;
 use crate::{Features, Head, Result, Scores, kernels};
 
 /// Keeps log p finite, as published.
@@ -41,7 +42,7 @@ impl Default for LameConfig {
 
 impl LameConfig {
     /// The adapter for a head.
-    pub fn build(&self, _head: &Head) -> Result<Lame> {
+    pub(crate) fn build(&self, _head: &Head) -> Result<Lame> {
         in_range("method.lame.weight", self.weight, 0.0..=1e6)?;
         in_range("method.lame.iterations", self.iterations as f64, 0.0..=1e6)?;
         Ok(Lame { config: self.clone() })
@@ -49,20 +50,19 @@ impl LameConfig {
 }
 
 /// The method's card.
-pub static CARD: Card = Card {
+pub(crate) static CARD: Card = Card {
     name: "lame",
     summary: "probabilities of a batch pulled together along nearest neighbours; carries nothing on",
     paper: "Boudiaf et al., Parameter-free Online Test-time Adaptation, CVPR 2022",
     readout: Readout::BeforeObserve,
-    rows: Rows::Joint,
-    needs_horizon: false,
-    needs_labels: false,
-    needs_views: false,
+    grouping: Grouping::Joint,
+    batch: Some(64),
+    ..Card::PLAIN
 };
 
 /// LAME.
 #[derive(Clone, Debug)]
-pub struct Lame {
+pub(crate) struct Lame {
     config: LameConfig,
 }
 
@@ -90,7 +90,7 @@ impl Lame {
         let mut y: Vec<f64> = Vec::with_capacity(batch.rows() * classes);
         for row in 0..batch.rows() {
             let mut p = math::widen(batch.zero_shot.row(row));
-            math::softmax(&mut p);
+            softmax_f64(&mut p);
             y.extend(p);
         }
         let log_p: Vec<f64> = y.iter().map(|p| (p + EPSILON).ln()).collect();
@@ -109,7 +109,7 @@ impl Lame {
                 },
             );
             // Σ y (log y − log p − pull): every logarithm is its logit less the row's log-sum.
-            let now = -next.chunks_mut(classes).map(math::softmax).sum::<f64>();
+            let now = -next.chunks_mut(classes).map(softmax_f64).sum::<f64>();
             y = next;
             if iteration > 1 && (now - energy).abs() <= 1e-8 * energy.abs() {
                 break;
@@ -125,9 +125,9 @@ impl Adapter for Lame {
         &CARD
     }
 
-    fn predict(&self, batch: &Batch<'_>) -> Result<Prediction> {
+    fn predict(&self, batch: &Batch<'_>) -> Prediction {
         let mut scores = Scores::zeros(batch.rows(), batch.zero_shot.classes());
         math::logits_of(&self.solve(batch), scores.data_mut());
-        Ok(Prediction::from_scores(scores))
+        Prediction::from_scores(scores)
     }
 }

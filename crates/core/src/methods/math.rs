@@ -68,67 +68,6 @@ pub(crate) fn widen(row: &[f32]) -> Vec<f64> {
     row.iter().map(|&v| v as f64).collect()
 }
 
-/// softmax in place; returns log Σ exp. An element-wise pass in fixed lanes, as everywhere.
-pub(crate) fn softmax(row: &mut [f64]) -> f64 {
-    let best = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    vectorised(
-        #[inline(always)]
-        || {
-            let mut lanes = [0.0f64; LANES];
-            let (chunks, tail) = row.as_chunks_mut::<LANES>();
-            for chunk in chunks {
-                for i in 0..LANES {
-                    chunk[i] = exp(chunk[i] - best);
-                    lanes[i] += chunk[i];
-                }
-            }
-            for (i, v) in tail.iter_mut().enumerate() {
-                *v = exp(*v - best);
-                lanes[i] += *v;
-            }
-            let sum = lanes.iter().sum::<f64>();
-            let scale = 1.0 / sum;
-            row.iter_mut().for_each(|v| *v *= scale);
-            best + sum.ln()
-        },
-    )
-}
-
-/// eˣ for x ≤ 0, to a few units in the last place; below -700 it gives 0.
-///
-/// Range reduction by powers of two and the Taylor polynomial of degree 13 on ±½ ln 2.
-#[inline(always)]
-fn exp(x: f64) -> f64 {
-    // Adding 1.5·2^52 rounds to an integer that can be read from the low bits.
-    const ROUND: f64 = 6_755_399_441_055_744.0;
-    let clamped = if x < -700.0 { -700.0 } else { x };
-    let shifted = clamped * std::f64::consts::LOG2_E + ROUND;
-    let n = shifted - ROUND;
-    let r = (clamped - n * 0.693_147_180_369_123_8) - n * 1.908_214_929_270_587_7e-10;
-    const INVERSE_FACTORIALS: [f64; 13] = [
-        1.0 / 6_227_020_800.0,
-        1.0 / 479_001_600.0,
-        1.0 / 39_916_800.0,
-        1.0 / 3_628_800.0,
-        1.0 / 362_880.0,
-        1.0 / 40_320.0,
-        1.0 / 5_040.0,
-        1.0 / 720.0,
-        1.0 / 120.0,
-        1.0 / 24.0,
-        1.0 / 6.0,
-        0.5,
-        1.0,
-    ];
-    let mut p = INVERSE_FACTORIALS[0];
-    for factor in &INVERSE_FACTORIALS[1..] {
-        p = p * r + factor;
-    }
-    let p = p * r + 1.0;
-    let power = f64::from_bits(shifted.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(1023) << 52);
-    if x < -700.0 { 0.0 } else { p * power }
-}
-
 /// scale · ⟨row, z⟩ for every row of a matrix.
 pub(crate) fn dots(rows: &[f64], z: &[f32], scale: f64) -> Vec<f64> {
     /// Rows whose sums run beside each other: they do not wait for one another.
@@ -271,19 +210,4 @@ pub(crate) fn distances(rows: &[f64], anchors: &[f32], dim: usize) -> Vec<f64> {
 pub(crate) fn kl_from_uniform(prior: &[f64]) -> f64 {
     let classes = prior.len() as f64;
     prior.iter().filter(|p| **p > 0.0).map(|p| p * (p * classes).ln()).sum::<f64>().max(0.0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn exp_agrees_with_std() {
-        let mut x = -699.0f64;
-        while x <= 0.0 {
-            assert!((exp(x) / x.exp() - 1.0).abs() < 1e-14, "exp({x})");
-            x += 0.0173;
-        }
-        assert_eq!((exp(0.0), exp(-1000.0)), (1.0, 0.0));
-    }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use toml::{Table, Value};
 
 use crate::adapter::{Adapter, Card};
 use crate::{Head, Result};
@@ -70,6 +71,7 @@ macro_rules! methods {
             /// The method's card.
             pub fn card(&self) -> &'static Card {
                 match self {
+                    MethodConfig::UlTta(config) if config.preset() == presets::Preset::Paper => &presets::PAPER_CARD,
                     $(MethodConfig::$variant(_) => &$card,)*
                 }
             }
@@ -106,4 +108,40 @@ methods! {
     TemperatureOnly(temperature_only::TemperatureOnlyConfig), "temperature_only", temperature_only::CARD;
     BoostAdapter(boost_adapter::BoostAdapterConfig), "boost_adapter", boost_adapter::CARD;
     Zero(zero::ZeroConfig), "zero", zero::CARD;
+}
+
+impl MethodConfig {
+    /// Whether rows need arrival times under these settings.
+    pub fn uses_times(&self) -> bool {
+        let seconds = self.card().times.and_then(|key| self.setting(key));
+        seconds.is_some_and(|value| value.as_float().is_some_and(|seconds| seconds > 0.0))
+    }
+
+    /// The files that the settings name: the setting's key and the path.
+    pub fn files(&self) -> Vec<(String, String)> {
+        let card = self.card();
+        let named = card.files.iter().filter_map(|key| {
+            let path = self.setting(key)?.as_str()?.to_string();
+            (!path.is_empty()).then(|| (format!("method.{}.{key}", card.name), path))
+        });
+        named.collect()
+    }
+
+    /// The same settings for a stream of `rows` samples: a method that must know the length is told.
+    pub fn for_stream_of(&self, rows: u64) -> Self {
+        let Some(key) = self.card().horizon else { return self.clone() };
+        let told = |mut table: Table| {
+            let settings = table.get_mut(self.card().name)?.as_table_mut()?;
+            settings.insert(key.to_string(), Value::Integer(rows.max(1) as i64));
+            table.try_into().ok()
+        };
+        Table::try_from(self).ok().and_then(told).unwrap_or_else(|| self.clone())
+    }
+
+    /// One setting, by its dotted key within the method.
+    pub(crate) fn setting(&self, key: &str) -> Option<Value> {
+        let table = Value::try_from(self).ok()?;
+        let keys = std::iter::once(self.card().name).chain(key.split('.'));
+        keys.into_iter().try_fold(table, |value, key| value.get(key).cloned())
+    }
 }

@@ -15,8 +15,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::math;
-use crate::adapter::{Adapter, Batch, Card, ClassDrift, Observed, Prediction, Readout, Rows, Vitals};
+use crate::adapter::{Adapter, Batch, Card, ClassDrift, Grouping, Observed, Prediction, Readout, Vitals};
 use crate::config::in_range;
+use crate::scores::softmax_f64;
 use crate::{Head, Result, Scores, State};
 
 /// Settings of OnZeta.
@@ -45,7 +46,7 @@ impl Default for OnzetaConfig {
 
 impl OnzetaConfig {
     /// The adapter for a head.
-    pub fn build(&self, head: &Head) -> Result<Onzeta> {
+    pub(crate) fn build(&self, head: &Head) -> Result<Onzeta> {
         let range = |k: &str, v: f64, lo: f64, hi: f64| in_range(&format!("method.onzeta.{k}"), v, lo..=hi);
         range("horizon", self.horizon as f64, 1.0, 1e15)?;
         range("tau_i", self.tau_i, 1e-6, 1e6)?;
@@ -64,20 +65,19 @@ impl OnzetaConfig {
 }
 
 /// The method's card.
-pub static CARD: Card = Card {
+pub(crate) static CARD: Card = Card {
     name: "onzeta",
     summary: "labels balanced online by a dual variable, class proxies learnt in the image space",
     paper: "Qian and Hu, Online Zero-Shot Classification with CLIP, ECCV 2024",
     readout: Readout::BeforeObserve,
-    rows: Rows::Independent,
-    needs_horizon: true,
-    needs_labels: false,
-    needs_views: false,
+    grouping: Grouping::Independent,
+    horizon: Some("horizon"),
+    ..Card::PLAIN
 };
 
 /// OnZeta.
 #[derive(Clone, Debug)]
-pub struct Onzeta {
+pub(crate) struct Onzeta {
     config: OnzetaConfig,
     head: Head,
     /// W, one unit row per class.
@@ -99,9 +99,9 @@ struct Branches {
 impl Onzeta {
     fn branches(&self, z: &[f32], zero_shot: &[f32]) -> Branches {
         let mut text: Vec<f64> = zero_shot.iter().zip(&self.dual).map(|(&l, rho)| l as f64 + rho).collect();
-        math::softmax(&mut text);
+        softmax_f64(&mut text);
         let mut image = math::dots(&self.proxies, z, 1.0 / self.config.tau_i);
-        math::softmax(&mut image);
+        softmax_f64(&mut image);
         Branches { text, image }
     }
 
@@ -133,16 +133,16 @@ impl Adapter for Onzeta {
         &CARD
     }
 
-    fn predict(&self, batch: &Batch<'_>) -> Result<Prediction> {
+    fn predict(&self, batch: &Batch<'_>) -> Prediction {
         let mut scores = Scores::zeros(batch.rows(), self.head.n_classes());
         for row in 0..batch.rows() {
             let branches = self.branches(batch.features.row(row), batch.zero_shot.row(row));
             math::logits_of(&self.mixed(&branches), scores.row_mut(row));
         }
-        Ok(Prediction::from_scores(scores))
+        Prediction::from_scores(scores)
     }
 
-    fn observe(&mut self, batch: &Batch<'_>) -> Result<Observed> {
+    fn observe(&mut self, batch: &Batch<'_>) -> Observed {
         let mut admitted = Vec::with_capacity(batch.rows());
         for row in 0..batch.rows() {
             admitted.push(batch.may_learn(row));
@@ -152,11 +152,11 @@ impl Adapter for Onzeta {
                 self.update(z, &branches);
             }
         }
-        Ok(Observed { admitted })
+        Observed { admitted }
     }
 
     /// Answer and update share the two branches.
-    fn step(&mut self, batch: &Batch<'_>) -> Result<Prediction> {
+    fn step(&mut self, batch: &Batch<'_>) -> Prediction {
         let mut scores = Scores::zeros(batch.rows(), self.head.n_classes());
         for row in 0..batch.rows() {
             let z = batch.features.row(row);
@@ -170,7 +170,7 @@ impl Adapter for Onzeta {
         for (row, answer) in prediction.answers.iter_mut().enumerate() {
             answer.admitted = batch.may_learn(row);
         }
-        Ok(prediction)
+        prediction
     }
 
     fn reset(&mut self) {

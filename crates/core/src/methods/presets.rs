@@ -9,19 +9,22 @@ use toml::{Table, Value};
 
 use super::ul_tta::DefaultConfig;
 use super::ul_tta_paper::PaperConfig;
-use crate::adapter::{Adapter, Card, Readout, Rows};
+use crate::adapter::{Adapter, Card};
 use crate::{Error, Head, Result};
 
-/// The card of both.
-pub static CARD: Card = Card {
+/// The card of the default method.
+pub static CARD: Card = BOTH;
+
+/// The card of the published algorithm, which an evaluation measures without the guard.
+pub static PAPER_CARD: Card = Card { guarded: false, ..BOTH };
+
+const BOTH: Card = Card {
     name: "ul_tta",
     summary: "prototypes, prior and temperature in closed form (presets: default, paper)",
     paper: "Kim, Ultra-Light Test-Time Adaptation for Vision-Language Models, 2025",
-    readout: Readout::BeforeObserve,
-    rows: Rows::Independent,
-    needs_horizon: false,
-    needs_labels: false,
-    needs_views: false,
+    guarded: true,
+    times: Some("update.seconds"),
+    ..Card::PLAIN
 };
 
 /// Which of the two methods.
@@ -109,14 +112,6 @@ impl UlTtaConfig {
         match self {
             UlTtaConfig::Default(_) => Preset::Default,
             UlTtaConfig::Paper(_) => Preset::Paper,
-        }
-    }
-
-    /// Seconds after which an update follows in any case; 0 where updates do not depend on time.
-    pub fn update_seconds(&self) -> f64 {
-        match self {
-            UlTtaConfig::Default(config) => config.update.seconds,
-            UlTtaConfig::Paper(config) => config.update.seconds,
         }
     }
 

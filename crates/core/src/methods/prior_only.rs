@@ -13,8 +13,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::math;
-use crate::adapter::{Adapter, Batch, Card, ClassDrift, Observed, Prediction, Readout, Rows, Vitals};
+use crate::adapter::{Adapter, Batch, Card, ClassDrift, Grouping, Observed, Prediction, Readout, Vitals};
 use crate::config::in_range;
+use crate::scores::softmax_f64;
 use crate::{Head, Result, Scores, State};
 
 /// Settings of prior-only adaptation.
@@ -33,27 +34,25 @@ impl Default for PriorOnlyConfig {
 
 impl PriorOnlyConfig {
     /// The adapter for a head.
-    pub fn build(&self, head: &Head) -> Result<PriorOnly> {
+    pub(crate) fn build(&self, head: &Head) -> Result<PriorOnly> {
         in_range("method.prior_only.gamma", self.gamma, 1e-9..=1e12)?;
         Ok(PriorOnly { config: self.clone(), counts: vec![0.0; head.n_classes()], seen: 0 })
     }
 }
 
 /// The method's card.
-pub static CARD: Card = Card {
+pub(crate) static CARD: Card = Card {
     name: "prior_only",
     summary: "the class prior alone, by online EM",
     paper: "Saerens et al., Adjusting the Outputs of a Classifier to New a Priori Probabilities, Neural Computation 2002",
     readout: Readout::BeforeObserve,
-    rows: Rows::Independent,
-    needs_horizon: false,
-    needs_labels: false,
-    needs_views: false,
+    grouping: Grouping::Independent,
+    ..Card::PLAIN
 };
 
 /// Prior-only adaptation.
 #[derive(Clone, Debug)]
-pub struct PriorOnly {
+pub(crate) struct PriorOnly {
     config: PriorOnlyConfig,
     /// Σ p per class.
     counts: Vec<f64>,
@@ -69,7 +68,7 @@ impl PriorOnly {
     }
 
     fn accumulate(&mut self, mut logits: Vec<f64>) {
-        math::softmax(&mut logits);
+        softmax_f64(&mut logits);
         self.counts.iter_mut().zip(logits).for_each(|(n, p)| *n += p);
         self.seen += 1;
     }
@@ -84,25 +83,25 @@ impl Adapter for PriorOnly {
         &CARD
     }
 
-    fn predict(&self, batch: &Batch<'_>) -> Result<Prediction> {
+    fn predict(&self, batch: &Batch<'_>) -> Prediction {
         let mut scores = Scores::zeros(batch.rows(), self.counts.len());
         for row in 0..batch.rows() {
             let logits = self.logits(batch.zero_shot.row(row));
             scores.row_mut(row).iter_mut().zip(logits).for_each(|(s, v)| *s = v as f32);
         }
-        Ok(Prediction::from_scores(scores))
+        Prediction::from_scores(scores)
     }
 
-    fn observe(&mut self, batch: &Batch<'_>) -> Result<Observed> {
+    fn observe(&mut self, batch: &Batch<'_>) -> Observed {
         for row in (0..batch.rows()).filter(|&row| batch.may_learn(row)) {
             let logits = self.logits(batch.zero_shot.row(row));
             self.accumulate(logits);
         }
-        Ok(Observed { admitted: (0..batch.rows()).map(|row| batch.may_learn(row)).collect() })
+        Observed { admitted: (0..batch.rows()).map(|row| batch.may_learn(row)).collect() }
     }
 
     /// Answer and update share the logits.
-    fn step(&mut self, batch: &Batch<'_>) -> Result<Prediction> {
+    fn step(&mut self, batch: &Batch<'_>) -> Prediction {
         let mut scores = Scores::zeros(batch.rows(), self.counts.len());
         for row in 0..batch.rows() {
             let logits = self.logits(batch.zero_shot.row(row));
@@ -115,7 +114,7 @@ impl Adapter for PriorOnly {
         for (row, answer) in prediction.answers.iter_mut().enumerate() {
             answer.admitted = batch.may_learn(row);
         }
-        Ok(prediction)
+        prediction
     }
 
     fn reset(&mut self) {

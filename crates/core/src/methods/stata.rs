@@ -21,9 +21,10 @@ use serde::{Deserialize, Serialize};
 
 use super::lame::nearest_rows;
 use super::math;
-use crate::adapter::{Adapter, Batch, Card, Prediction, Readout, Rows};
+use crate::adapter::{Adapter, Batch, Card, Grouping, Prediction, Readout};
 use crate::config::in_range;
 use crate::kernels::vectorised;
+use crate::scores::softmax_f64;
 use crate::{Head, Result, Scores};
 
 /// Temperature of the Gaussian term.
@@ -77,7 +78,7 @@ impl Default for StataConfig {
 
 impl StataConfig {
     /// The adapter for a head.
-    pub fn build(&self, head: &Head) -> Result<Stata> {
+    pub(crate) fn build(&self, head: &Head) -> Result<Stata> {
         let range = |k: &str, v: f64, lo: f64, hi: f64| in_range(&format!("method.stata.{k}"), v, lo..=hi);
         range("alpha", self.alpha, 1e-9, 1e12)?;
         range("text_weight", self.text_weight, 0.0, 1e6)?;
@@ -90,20 +91,19 @@ impl StataConfig {
 }
 
 /// The method's card.
-pub static CARD: Card = Card {
+pub(crate) static CARD: Card = Card {
     name: "stata",
     summary: "Gaussian classes fitted to a batch and anchored to the text; carries nothing on",
     paper: "Zanella et al., Realistic Test-Time Adaptation of Vision-Language Models, CVPR 2025",
     readout: Readout::BeforeObserve,
-    rows: Rows::Joint,
-    needs_horizon: false,
-    needs_labels: false,
-    needs_views: false,
+    grouping: Grouping::Joint,
+    batch: Some(128),
+    ..Card::PLAIN
 };
 
 /// StatA.
 #[derive(Clone, Debug)]
-pub struct Stata {
+pub(crate) struct Stata {
     config: StataConfig,
     head: Head,
 }
@@ -164,7 +164,7 @@ impl Stata {
         let mut text: Vec<f64> = Vec::with_capacity(batch.rows() * classes);
         for row in 0..batch.rows() {
             let mut p = math::widen(batch.zero_shot.row(row));
-            math::softmax(&mut p);
+            softmax_f64(&mut p);
             text.extend(p);
         }
         let log_text: Vec<f64> = text.iter().map(|p| self.config.text_weight * p.max(1e-300).ln()).collect();
@@ -241,7 +241,7 @@ impl Stata {
             }
         }
         next.chunks_mut(classes).for_each(|row| {
-            math::softmax(row);
+            softmax_f64(row);
         });
         next
     }
@@ -286,9 +286,9 @@ impl Adapter for Stata {
         &CARD
     }
 
-    fn predict(&self, batch: &Batch<'_>) -> Result<Prediction> {
+    fn predict(&self, batch: &Batch<'_>) -> Prediction {
         let mut scores = Scores::zeros(batch.rows(), self.head.n_classes());
         math::logits_of(&self.solve(batch), scores.data_mut());
-        Ok(Prediction::from_scores(scores))
+        Prediction::from_scores(scores)
     }
 }

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cache::Cache;
 use super::math;
-use crate::adapter::{Adapter, Batch, Card, ClassDrift, Observed, Prediction, Readout, Rows, Vitals};
+use crate::adapter::{Adapter, Batch, Card, ClassDrift, Grouping, Observed, Prediction, Readout, Vitals};
 use crate::scores::summary;
 use crate::{Error, Features, Head, Result, Scores, State, kernels};
 
@@ -41,7 +41,7 @@ impl Default for T3aConfig {
 
 impl T3aConfig {
     /// The adapter for a head.
-    pub fn build(&self, head: &Head) -> Result<T3a> {
+    pub(crate) fn build(&self, head: &Head) -> Result<T3a> {
         if self.filter_k < -1 || self.filter_k == 0 {
             let reason = format!("expected a positive number or -1, got {}", self.filter_k);
             return Err(Error::config("method.t3a.filter_k", reason));
@@ -59,20 +59,19 @@ impl T3aConfig {
 }
 
 /// The method's card.
-pub static CARD: Card = Card {
+pub(crate) static CARD: Card = Card {
     name: "t3a",
     summary: "class weights are means of the most certain features under each pseudo-label",
     paper: "Iwasawa and Matsuo, Test-Time Classifier Adjustment Module for Model-Agnostic Domain Generalization, NeurIPS 2021",
     readout: Readout::AfterObserve,
-    rows: Rows::Joint,
-    needs_horizon: false,
-    needs_labels: false,
-    needs_views: false,
+    grouping: Grouping::Joint,
+    batch: Some(32),
+    ..Card::PLAIN
 };
 
 /// T3A.
 #[derive(Clone, Debug)]
-pub struct T3a {
+pub(crate) struct T3a {
     head: Head,
     supports: Cache,
     /// Unit class weights, made from the supports.
@@ -111,14 +110,14 @@ impl Adapter for T3a {
         &CARD
     }
 
-    fn predict(&self, batch: &Batch<'_>) -> Result<Prediction> {
+    fn predict(&self, batch: &Batch<'_>) -> Prediction {
         let mut scores = Scores::zeros(batch.rows(), self.head.n_classes());
         let (dim, scale) = (self.head.dim(), self.head.logit_scale());
         kernels::products(batch.features.data(), &self.weights, dim, scale, scores.data_mut());
-        Ok(Prediction::from_scores(scores))
+        Prediction::from_scores(scores)
     }
 
-    fn observe(&mut self, batch: &Batch<'_>) -> Result<Observed> {
+    fn observe(&mut self, batch: &Batch<'_>) -> Observed {
         let mut admitted = Vec::with_capacity(batch.rows());
         let mut touched = vec![false; self.head.n_classes()];
         for (row, frozen) in batch.frozen.iter().enumerate() {
@@ -134,7 +133,7 @@ impl Adapter for T3a {
             touched.fill(true);
         }
         (0..touched.len()).filter(|&class| touched[class]).for_each(|class| self.update(class));
-        Ok(Observed { admitted })
+        Observed { admitted }
     }
 
     fn reset(&mut self) {

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::cache::Cache;
 use super::math;
 use super::views::Sample;
-use crate::adapter::{Adapter, Batch, Card, Observed, Prediction, Readout, Rows, Vitals};
+use crate::adapter::{Adapter, Batch, Card, Grouping, Observed, Prediction, Readout, Vitals};
 use crate::config::in_range;
 use crate::{Error, Head, Result, Scores, State};
 
@@ -85,27 +85,25 @@ impl TdaConfig {
     }
 
     /// The adapter for a head.
-    pub fn build(&self, head: &Head) -> Result<Tda> {
+    pub(crate) fn build(&self, head: &Head) -> Result<Tda> {
         self.check(CARD.name)?;
         Ok(Tda { caches: Caches::new(self, head) })
     }
 }
 
 /// The method's card.
-pub static CARD: Card = Card {
+pub(crate) static CARD: Card = Card {
     name: "tda",
     summary: "positive and negative caches of confident samples added to the frozen scores",
     paper: "Karmanov et al., Efficient Test-Time Adaptation of Vision-Language Models, CVPR 2024",
     readout: Readout::AfterObserve,
-    rows: Rows::Independent,
-    needs_horizon: false,
-    needs_labels: false,
-    needs_views: false,
+    grouping: Grouping::Independent,
+    ..Card::PLAIN
 };
 
 /// TDA.
 #[derive(Clone, Debug)]
-pub struct Tda {
+pub(crate) struct Tda {
     caches: Caches,
 }
 
@@ -206,7 +204,7 @@ impl Adapter for Tda {
         &CARD
     }
 
-    fn predict(&self, batch: &Batch<'_>) -> Result<Prediction> {
+    fn predict(&self, batch: &Batch<'_>) -> Prediction {
         let mut scores = Scores::zeros(batch.rows(), batch.zero_shot.classes());
         for row in 0..batch.rows() {
             let sample = Sample::confident(batch, row, self.caches.config.view_share);
@@ -216,15 +214,15 @@ impl Adapter for Tda {
             self.caches.subtract_negative(&sample.feature, &mut sums);
             scores.row_mut(row).iter_mut().zip(sums).for_each(|(s, v)| *s = v as f32);
         }
-        Ok(Prediction::from_scores(scores))
+        Prediction::from_scores(scores)
     }
 
-    fn observe(&mut self, batch: &Batch<'_>) -> Result<Observed> {
+    fn observe(&mut self, batch: &Batch<'_>) -> Observed {
         let admitted = (0..batch.rows()).map(|row| {
             let sample = Sample::confident(batch, row, self.caches.config.view_share);
             batch.may_learn(row) && self.caches.accumulate(&sample)
         });
-        Ok(Observed { admitted: admitted.collect() })
+        Observed { admitted: admitted.collect() }
     }
 
     fn reset(&mut self) {

@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-use crate::adapter::{Adapter, Answer, Batch, Card, Observed, Prediction, Readout, Rows, Vitals};
+use crate::adapter::{Adapter, Answer, Batch, Card, Grouping, Observed, Prediction, Readout, Vitals};
 use crate::config::in_range;
 use crate::scores::{softmax, summary};
 use crate::{Error, Head, Result, State};
@@ -49,7 +49,7 @@ impl Default for TemperatureOnlyConfig {
 
 impl TemperatureOnlyConfig {
     /// The adapter for a head.
-    pub fn build(&self, head: &Head) -> Result<TemperatureOnly> {
+    pub(crate) fn build(&self, head: &Head) -> Result<TemperatureOnly> {
         let key = |k: &str| format!("method.temperature_only.{k}");
         in_range(&key("every"), self.every as f64, 1.0..=1e12)?;
         in_range(&key("beta"), self.beta, 0.0..=1.0)?;
@@ -68,20 +68,18 @@ impl TemperatureOnlyConfig {
 }
 
 /// The method's card.
-pub static CARD: Card = Card {
+pub(crate) static CARD: Card = Card {
     name: "temperature_only",
     summary: "one temperature on the frozen scores: by delayed labels, by entropy until there are any",
     paper: "Guo et al., On Calibration of Modern Neural Networks, ICML 2017; Wang et al., Tent, ICLR 2021",
     readout: Readout::BeforeObserve,
-    rows: Rows::Independent,
-    needs_horizon: false,
-    needs_labels: false,
-    needs_views: false,
+    grouping: Grouping::Independent,
+    ..Card::PLAIN
 };
 
 /// Temperature-only adaptation.
 #[derive(Clone, Debug)]
-pub struct TemperatureOnly {
+pub(crate) struct TemperatureOnly {
     config: TemperatureOnlyConfig,
     classes: usize,
     tau: f64,
@@ -140,28 +138,28 @@ impl Adapter for TemperatureOnly {
         &CARD
     }
 
-    fn predict(&self, batch: &Batch<'_>) -> Result<Prediction> {
+    fn predict(&self, batch: &Batch<'_>) -> Prediction {
         let tau = self.tau as f32;
         let answer = |row: usize| {
             let s = summary(batch.zero_shot.row(row), tau);
             Answer { label: s.label, prob: s.prob, prob_pred: batch.frozen[row].prob, admitted: false }
         };
-        Ok(Prediction {
+        Prediction {
             scores: batch.zero_shot.to_scores(),
             calibrated: None,
             tau_cal: vec![tau; batch.rows()],
             answers: (0..batch.rows()).map(answer).collect(),
-        })
+        }
     }
 
-    fn observe(&mut self, batch: &Batch<'_>) -> Result<Observed> {
+    fn observe(&mut self, batch: &Batch<'_>) -> Observed {
         for row in (0..batch.rows()).filter(|&row| batch.may_learn(row)) {
             self.accumulate(batch.first_id + row as u64, batch.zero_shot.row(row));
             if self.seen.is_multiple_of(self.config.every) {
                 self.update();
             }
         }
-        Ok(Observed { admitted: (0..batch.rows()).map(|row| batch.may_learn(row)).collect() })
+        Observed { admitted: (0..batch.rows()).map(|row| batch.may_learn(row)).collect() }
     }
 
     fn feedback(&mut self, id: u64, label: usize) -> Result<bool> {

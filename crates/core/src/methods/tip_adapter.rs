@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cache::Cache;
 use super::math;
-use crate::adapter::{Adapter, Batch, Card, Observed, Prediction, Readout, Rows, Vitals};
+use crate::adapter::{Adapter, Batch, Card, Grouping, Observed, Prediction, Readout, Vitals};
 use crate::config::in_range;
 use crate::{Error, FeatureFile, Features, Head, Result, Scores, State};
 
@@ -43,7 +43,7 @@ impl Default for TipAdapterConfig {
 
 impl TipAdapterConfig {
     /// The adapter for a head; reads the shots.
-    pub fn build(&self, head: &Head) -> Result<TipAdapter> {
+    pub(crate) fn build(&self, head: &Head) -> Result<TipAdapter> {
         in_range("method.tip_adapter.alpha", self.alpha, 0.0..=1e6)?;
         in_range("method.tip_adapter.beta", self.beta, 0.0..=1e6)?;
         let labelled = !self.shots.is_empty();
@@ -80,20 +80,19 @@ fn read_shots(path: &str) -> Result<(Features<'static>, Vec<usize>)> {
 }
 
 /// The method's card.
-pub static CARD: Card = Card {
+pub(crate) static CARD: Card = Card {
     name: "tip_adapter",
     summary: "a cache of labelled shots (setting `shots`); without them, of the stream's own confident answers",
     paper: "Zhang et al., Tip-Adapter: Training-free Adaption of CLIP for Few-shot Classification, ECCV 2022",
     readout: Readout::AfterObserve,
-    rows: Rows::Independent,
-    needs_horizon: false,
-    needs_labels: false,
-    needs_views: false,
+    grouping: Grouping::Independent,
+    files: &["shots"],
+    ..Card::PLAIN
 };
 
 /// Tip-Adapter.
 #[derive(Clone, Debug)]
-pub struct TipAdapter {
+pub(crate) struct TipAdapter {
     config: TipAdapterConfig,
     /// The labelled shots, or nothing.
     start: Cache,
@@ -105,7 +104,7 @@ impl Adapter for TipAdapter {
         &CARD
     }
 
-    fn predict(&self, batch: &Batch<'_>) -> Result<Prediction> {
+    fn predict(&self, batch: &Batch<'_>) -> Prediction {
         let mut scores = Scores::zeros(batch.rows(), batch.zero_shot.classes());
         for row in 0..batch.rows() {
             let mut sums = math::widen(batch.zero_shot.row(row));
@@ -113,10 +112,10 @@ impl Adapter for TipAdapter {
             self.cache.add_affinities(batch.features.row(row), alpha, beta, &mut sums);
             scores.row_mut(row).iter_mut().zip(sums).for_each(|(s, v)| *s = v as f32);
         }
-        Ok(Prediction::from_scores(scores))
+        Prediction::from_scores(scores)
     }
 
-    fn observe(&mut self, batch: &Batch<'_>) -> Result<Observed> {
+    fn observe(&mut self, batch: &Batch<'_>) -> Observed {
         let unlabelled = self.config.shots.is_empty();
         let mut admitted = Vec::with_capacity(batch.rows());
         for (row, frozen) in batch.frozen.iter().enumerate() {
@@ -124,7 +123,7 @@ impl Adapter for TipAdapter {
             let row = batch.features.row(row);
             admitted.push(may && self.cache.offer(frozen.label, frozen.entropy, row).is_some());
         }
-        Ok(Observed { admitted })
+        Observed { admitted }
     }
 
     fn reset(&mut self) {

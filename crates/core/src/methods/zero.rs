@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::math;
 use super::views::views_by_entropy;
-use crate::adapter::{Adapter, Batch, Card, Prediction, Readout, Rows};
+use crate::adapter::{Adapter, Batch, Card, Grouping, Prediction, Readout};
 use crate::config::in_range;
 use crate::scores::softmax;
 use crate::{Head, Result, Scores};
@@ -42,27 +42,26 @@ impl Default for ZeroConfig {
 
 impl ZeroConfig {
     /// The adapter for a head.
-    pub fn build(&self, _head: &Head) -> Result<Zero> {
+    pub(crate) fn build(&self, _head: &Head) -> Result<Zero> {
         in_range("method.zero.share", self.share, 0.0..=1.0)?;
         Ok(Zero { config: self.clone() })
     }
 }
 
 /// The method's card.
-pub static CARD: Card = Card {
+pub(crate) static CARD: Card = Card {
     name: "zero",
     summary: "majority vote of the sample's most certain views",
     paper: "Farina et al., Frustratingly Easy Test-Time Adaptation of Vision-Language Models, NeurIPS 2024",
     readout: Readout::BeforeObserve,
-    rows: Rows::Independent,
-    needs_horizon: false,
-    needs_labels: false,
+    grouping: Grouping::Independent,
     needs_views: true,
+    ..Card::PLAIN
 };
 
 /// ZERO.
 #[derive(Clone, Debug)]
-pub struct Zero {
+pub(crate) struct Zero {
     config: ZeroConfig,
 }
 
@@ -108,11 +107,11 @@ impl Adapter for Zero {
         &CARD
     }
 
-    fn predict(&self, batch: &Batch<'_>) -> Result<Prediction> {
+    fn predict(&self, batch: &Batch<'_>) -> Prediction {
         let mut scores = Scores::zeros(batch.rows(), batch.zero_shot.classes());
         for row in 0..batch.rows() {
             math::logits_of(&self.vote(batch, row), scores.row_mut(row));
         }
-        Ok(Prediction::from_scores(scores))
+        Prediction::from_scores(scores)
     }
 }

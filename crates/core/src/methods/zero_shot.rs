@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::adapter::{Adapter, Batch, Card, Prediction, Readout, Rows};
+use crate::adapter::{Adapter, Batch, Card, Grouping, Prediction, Readout};
 use crate::{Head, Result};
 
 /// Zero-shot has no settings.
@@ -12,25 +12,23 @@ pub struct ZeroShotConfig {}
 
 impl ZeroShotConfig {
     /// The adapter.
-    pub fn build(&self, _head: &Head) -> Result<ZeroShot> {
+    pub(crate) fn build(&self, _head: &Head) -> Result<ZeroShot> {
         Ok(ZeroShot)
     }
 }
 
 /// Answers with the frozen model's scores and never learns.
 #[derive(Clone, Debug)]
-pub struct ZeroShot;
+pub(crate) struct ZeroShot;
 
 /// The method's card.
-pub static CARD: Card = Card {
+pub(crate) static CARD: Card = Card {
     name: "zero_shot",
     summary: "the frozen model's own answer; learns nothing",
     paper: "Radford et al., Learning Transferable Visual Models From Natural Language Supervision, ICML 2021",
     readout: Readout::BeforeObserve,
-    rows: Rows::Independent,
-    needs_horizon: false,
-    needs_labels: false,
-    needs_views: false,
+    grouping: Grouping::Independent,
+    ..Card::PLAIN
 };
 
 impl Adapter for ZeroShot {
@@ -38,7 +36,7 @@ impl Adapter for ZeroShot {
         &CARD
     }
 
-    fn predict(&self, batch: &Batch<'_>) -> Result<Prediction> {
+    fn predict(&self, batch: &Batch<'_>) -> Prediction {
         let answers = batch
             .frozen
             .iter()
@@ -50,15 +48,15 @@ impl Adapter for ZeroShot {
             })
             .collect();
         let rows = batch.rows();
-        Ok(Prediction {
+        Prediction {
             scores: batch.zero_shot.to_scores(),
             calibrated: None,
             tau_cal: vec![1.0; rows],
             answers,
-        })
+        }
     }
 
-    fn step(&mut self, batch: &Batch<'_>) -> Result<Prediction> {
+    fn step(&mut self, batch: &Batch<'_>) -> Prediction {
         self.predict(batch)
     }
 }

@@ -2,11 +2,13 @@
 //! all that a caller may know about them, and the configurations that every law is checked on.
 #![allow(dead_code)]
 
+pub mod batch;
+
 use std::ops::Range;
 use std::sync::Arc;
 
-use ultta::session::{Row, Step, Temperature};
 use ultta::{Config, Features, Head, Input, Session, State};
+use ultta::{Row, Step, Temperature};
 
 /// Numbers that look random and are the same everywhere (SplitMix64).
 pub struct Rng(pub u64);
@@ -159,7 +161,7 @@ impl Stream {
             view_counts: self.views.as_ref().map(|(_, counts)| &counts[rows.clone()]),
             ..Input::new(&features)
         };
-        session.step_with(&input).unwrap()
+        session.step(&input).unwrap()
     }
 
     /// Some rows in blocks of at most `block`, labels told when they are due.

@@ -156,7 +156,9 @@ class Session:
         keep_scores: bool = True,
         progress: bool = False,
     ) -> Step: ...
-    def predict(self, features: Any, *, normalize: bool = False) -> Step: ...
+    def predict(
+        self, features: Any, *, views: Any = None, view_counts: Any = None, normalize: bool = False
+    ) -> Step: ...
     def observe(
         self,
         features: Any,

@@ -7,7 +7,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use ultta::adapter::{Readout, Rows};
+use ultta::adapter::{Grouping, Readout};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -74,9 +74,9 @@ async fn methods() -> Json<MethodList> {
             Readout::BeforeObserve => "before_observe",
             Readout::AfterObserve => "after_observe",
         },
-        rows: match card.rows {
-            Rows::Independent => "independent",
-            Rows::Joint => "joint",
+        rows: match card.grouping {
+            Grouping::Independent => "independent",
+            Grouping::Joint => "joint",
         },
         needs_views: card.needs_views,
     });

@@ -78,7 +78,7 @@ fn datasets_are_read_in_their_layouts() {
     }
     // Again: the features stay, the head is that of the prompts asked for.
     let head = place.path(&format!("packs/pacs-photo/{model}/head.safetensors"));
-    let before = Head::load(&head).unwrap().digest();
+    let before = Head::load(&head).unwrap().digest().to_owned();
     let again = ["encode", "--dataset", "pacs", "--root", "data", "--out", "packs", "-q"];
     let out = place.run(&[&again[..], &["--templates", "imagenet-7"]].concat()).success();
     assert!(out.stdout.contains("its head was renewed"), "{}", out.stdout);

@@ -442,7 +442,7 @@ impl Adapter for UlTta {
         &CARD
     }
 
-    fn predict(&self, batch: &Batch<'_>) -> Result<Prediction> {
+    fn predict(&self, batch: &Batch<'_>) -> Prediction {
         let mut prediction =
             Prediction { scores: Scores::zeros(batch.rows(), self.head.n_classes()), ..Default::default() };
         let mut work = Work::default();
@@ -452,15 +452,15 @@ impl Adapter for UlTta {
             prediction.answers.push(Answer { admitted, ..answered.answer });
             prediction.tau_cal.push(self.tau_cal() as f32);
         }
-        Ok(prediction)
+        prediction
     }
 
-    fn observe(&mut self, batch: &Batch<'_>) -> Result<Observed> {
-        let prediction = self.step(batch)?;
-        Ok(Observed { admitted: prediction.answers.iter().map(|a| a.admitted).collect() })
+    fn observe(&mut self, batch: &Batch<'_>) -> Observed {
+        let prediction = self.step(batch);
+        Observed { admitted: prediction.answers.iter().map(|a| a.admitted).collect() }
     }
 
-    fn step(&mut self, batch: &Batch<'_>) -> Result<Prediction> {
+    fn step(&mut self, batch: &Batch<'_>) -> Prediction {
         // Scores that nobody will read share one row.
         let kept = if batch.keep_scores { batch.rows() } else { batch.rows().min(1) };
         let mut prediction =
@@ -477,7 +477,7 @@ impl Adapter for UlTta {
         if !batch.keep_scores {
             prediction.scores = Scores::default();
         }
-        Ok(prediction)
+        prediction
     }
 
     fn feedback(&mut self, id: u64, label: usize) -> Result<bool> {

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use crate::adapter::{Adapter, Answer, Batch, Card, ClassDrift, Observed, Prediction, Vitals};
 use crate::gate::Gate;
 use crate::kernels::{exp, indices_above};
-use crate::methods::presets::CARD;
+use crate::methods::presets::PAPER_CARD;
 use crate::methods::recent::{Flags, Labelled, Lump, Recent, Sample, choose_candidates};
 use crate::scores::{Summary, softmax, summary};
 use crate::{Head, Result, Scores, State};
@@ -40,7 +40,7 @@ use prototypes::Prototypes;
 use temperature::Temperatures;
 
 /// Rows whose scores are computed in one matrix product; an update in between makes the rest of them stale.
-const AHEAD: usize = 32;
+const AHEAD: usize = crate::blocks::PART_ROWS;
 
 /// The adapter.
 #[derive(Clone, Debug)]
@@ -430,10 +430,10 @@ impl Paper {
 
 impl Adapter for Paper {
     fn card(&self) -> &'static Card {
-        &CARD
+        &PAPER_CARD
     }
 
-    fn predict(&self, batch: &Batch<'_>) -> Result<Prediction> {
+    fn predict(&self, batch: &Batch<'_>) -> Prediction {
         let mut prediction = self.empty_prediction(batch.rows());
         let moved = self.moved(batch.features.data());
         let classes = self.head.n_classes();
@@ -447,15 +447,15 @@ impl Adapter for Paper {
             prediction.answers.push(Answer { admitted, ..answered.answer });
             prediction.tau_cal.push(self.row_tau_cal());
         }
-        Ok(prediction)
+        prediction
     }
 
-    fn observe(&mut self, batch: &Batch<'_>) -> Result<Observed> {
-        let prediction = self.step(batch)?;
-        Ok(Observed { admitted: prediction.answers.iter().map(|a| a.admitted).collect() })
+    fn observe(&mut self, batch: &Batch<'_>) -> Observed {
+        let prediction = self.step(batch);
+        Observed { admitted: prediction.answers.iter().map(|a| a.admitted).collect() }
     }
 
-    fn step(&mut self, batch: &Batch<'_>) -> Result<Prediction> {
+    fn step(&mut self, batch: &Batch<'_>) -> Prediction {
         // Scores that nobody will read share one row.
         let kept = if batch.keep_scores { batch.rows() } else { batch.rows().min(1) };
         let mut prediction = self.empty_prediction(kept);
@@ -486,7 +486,7 @@ impl Adapter for Paper {
         if !batch.keep_scores {
             (prediction.scores, prediction.calibrated) = (Scores::default(), None);
         }
-        Ok(prediction)
+        prediction
     }
 
     fn feedback(&mut self, id: u64, label: usize) -> Result<bool> {

@@ -1,0 +1,175 @@
+//! [`Blocks`]: a long input in pieces. Every size in which the core groups rows stands here, with its reason.
+//!
+//! Sizes change speed only. The answers of a method with independent rows are the same for every grouping, bit for
+//! bit; a method that answers a batch jointly gets its rows in one piece.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use crate::adapter::{Batch, ScoresRef, ViewsRef};
+use crate::scores::{Summary, weigh};
+use crate::{Features, Head, Input, Scores};
+
+/// Rows that share one pass over the class prototypes: 128 rows of 512 floats stay in the second-level cache while
+/// the prototypes, which may be larger, stream past once.
+pub const PASS_ROWS: usize = 128;
+
+/// Rows that go through the adapter at once: their logits and exponentials are still in the cache when the adapter
+/// reads them.
+pub(crate) const PART_ROWS: usize = 32;
+
+/// The collapse guard looks whenever the number of samples is a multiple of this. A part ends there, so that the
+/// guard acts at the same sample however the rows are grouped.
+pub(crate) const GUARD_ROWS: u64 = 64;
+
+/// The blocks of an input, in order. Each has the frozen model's scores for its rows.
+pub(crate) struct Blocks<'a> {
+    head: &'a Head,
+    input: &'a Input<'a>,
+    /// The whole input is one block and one part.
+    joint: bool,
+    next_row: usize,
+    next_view: usize,
+}
+
+impl<'a> Blocks<'a> {
+    pub(crate) fn new(head: &'a Head, input: &'a Input<'a>, joint: bool) -> Self {
+        Self { head, input, joint, next_row: 0, next_view: 0 }
+    }
+}
+
+impl<'a> Iterator for Blocks<'a> {
+    type Item = Block<'a>;
+
+    fn next(&mut self) -> Option<Block<'a>> {
+        let rows = self.input.features.rows();
+        if self.next_row == rows {
+            return None;
+        }
+        let end = if self.joint { rows } else { rows.min(self.next_row + PASS_ROWS) };
+        let range = self.next_row..end;
+        self.next_row = end;
+        let features = self.input.features.slice(range.clone());
+        let zero_shot = match self.input.zero_shot {
+            Some(scores) => Cow::Borrowed(scores),
+            None => Cow::Owned(self.head.scores(&features)),
+        };
+        let views = self.input.views.zip(self.input.view_counts).map(|(views, counts)| {
+            let mut offsets = vec![0];
+            for &count in &counts[range.clone()] {
+                offsets.push(offsets[offsets.len() - 1] + count);
+            }
+            let first = self.next_view;
+            self.next_view += offsets[offsets.len() - 1];
+            let features = views.slice(first..self.next_view);
+            Views { zero_shot: self.head.scores(&features), features, offsets }
+        });
+        Some(Block { input: self.input, joint: self.joint, range, features, zero_shot, views })
+    }
+}
+
+/// Consecutive rows that were scored together.
+pub(crate) struct Block<'a> {
+    input: &'a Input<'a>,
+    joint: bool,
+    /// Its rows within the input.
+    range: Range<usize>,
+    features: Features<'a>,
+    /// Scores of this block, or the caller's scores of the whole input.
+    zero_shot: Cow<'a, Scores>,
+    views: Option<Views<'a>>,
+}
+
+/// The views of a block with the frozen model's scores for them.
+struct Views<'a> {
+    features: Features<'a>,
+    zero_shot: Scores,
+    /// The views of row `i` are the view rows `offsets[i]..offsets[i + 1]`.
+    offsets: Vec<usize>,
+}
+
+impl Block<'_> {
+    /// The frozen model's scores.
+    pub(crate) fn zero_shot(&self) -> ScoresRef<'_> {
+        match &self.zero_shot {
+            Cow::Borrowed(all) => ScoresRef::from(*all).slice(self.range.clone()),
+            Cow::Owned(scores) => scores.into(),
+        }
+    }
+
+    /// The rows that go through the adapter at once, as ranges within the block. `first_id` is the id of the
+    /// block's first row.
+    pub(crate) fn parts(&self, first_id: u64) -> impl Iterator<Item = Range<usize>> + use<> {
+        let (rows, joint) = (self.range.len(), self.joint);
+        let mut start = 0;
+        std::iter::from_fn(move || {
+            if start == rows {
+                return None;
+            }
+            let to_guard = (GUARD_ROWS - (first_id + start as u64) % GUARD_ROWS) as usize;
+            let to_part = PART_ROWS - start % PART_ROWS;
+            let end = if joint { rows } else { rows.min(start + to_part.min(to_guard)) };
+            let part = start..end;
+            start = end;
+            Some(part)
+        })
+    }
+
+    /// Some rows as the adapter is shown them. Their exponentials go to `weights`, which the caller keeps to save
+    /// allocations.
+    pub(crate) fn part<'p>(&'p self, rows: Range<usize>, weights: &'p mut Scores) -> Part<'p> {
+        let zero_shot = self.zero_shot().slice(rows.clone());
+        weights.resize(rows.len(), zero_shot.classes());
+        let frozen = (0..rows.len()).map(|row| weigh(zero_shot.row(row), weights.row_mut(row))).collect();
+        let of_input = self.range.start + rows.start..self.range.start + rows.end;
+        Part {
+            features: self.features.slice(rows.clone()),
+            zero_shot,
+            frozen,
+            weights: (&*weights).into(),
+            learn: self.input.learn.map(|learn| &learn[of_input.clone()]),
+            times: self.input.times.map(|times| &times[of_input]),
+            views: self.views.as_ref().map(|views| ViewsRef {
+                features: &views.features,
+                zero_shot: &views.zero_shot,
+                offsets: &views.offsets[rows.start..=rows.end],
+            }),
+            keep_scores: self.input.keep_scores,
+        }
+    }
+}
+
+/// Rows that go through the adapter at once.
+pub(crate) struct Part<'a> {
+    features: Features<'a>,
+    zero_shot: ScoresRef<'a>,
+    /// Summary (τ = 1) of each row of scores.
+    pub(crate) frozen: Vec<Summary>,
+    weights: ScoresRef<'a>,
+    learn: Option<&'a [bool]>,
+    times: Option<&'a [f64]>,
+    views: Option<ViewsRef<'a>>,
+    keep_scores: bool,
+}
+
+impl Part<'_> {
+    /// Whether the caller lets a row teach.
+    pub(crate) fn may_learn(&self, row: usize) -> bool {
+        self.learn.is_none_or(|learn| learn[row])
+    }
+
+    /// The part as a batch; `learn` tells which rows may teach.
+    pub(crate) fn batch<'b>(&'b self, first_id: u64, learn: &'b [bool]) -> Batch<'b> {
+        Batch {
+            first_id,
+            features: self.features.clone(),
+            zero_shot: self.zero_shot,
+            frozen: &self.frozen,
+            weights: self.weights,
+            learn: Some(learn),
+            times: self.times,
+            views: self.views,
+            keep_scores: self.keep_scores,
+        }
+    }
+}

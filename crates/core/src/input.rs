@@ -1,0 +1,86 @@
+//! [`Input`]: samples on their way in, and the one check of what a caller says about them.
+
+use crate::adapter::Card;
+use crate::{Error, Features, Head, Result, Scores};
+
+/// Samples on their way in: features, and what the caller knows about them.
+#[derive(Clone, Copy, Debug)]
+pub struct Input<'a> {
+    /// One unit row per sample.
+    pub features: &'a Features<'a>,
+    /// The frozen model's scores for the rows, [`Head::zero_shot`] of them, where the caller has them. They need no
+    /// session, so a caller may compute the scores of many blocks at once. They are not checked.
+    pub zero_shot: Option<&'a Scores>,
+    /// `false` marks a row that must not teach, for instance because another detector rejected it.
+    pub learn: Option<&'a [bool]>,
+    /// Arrival time of each row in seconds, for updates by time. Never decreasing within a session.
+    pub times: Option<&'a [f64]>,
+    /// Extra views (weak augmentations) of the samples, all view rows one after another.
+    pub views: Option<&'a Features<'a>>,
+    /// How many of the `views` each sample has.
+    pub view_counts: Option<&'a [usize]>,
+    /// Whether the step keeps all scores (rows × classes) or only the answers.
+    pub keep_scores: bool,
+}
+
+impl<'a> Input<'a> {
+    /// Plain rows.
+    pub fn new(features: &'a Features<'a>) -> Self {
+        Self {
+            features,
+            zero_shot: None,
+            learn: None,
+            times: None,
+            views: None,
+            view_counts: None,
+            keep_scores: true,
+        }
+    }
+
+    /// Whether a head and a method can take the samples. Everything that can be wrong with them is found here.
+    pub(crate) fn check(&self, head: &Head, card: &Card) -> Result<()> {
+        let rows = self.features.rows();
+        let views_of = |counts: &[usize]| counts.iter().fold(0, |n: usize, &c| n.saturating_add(c));
+        let same = |what, expected, got| {
+            if expected == got { Ok(()) } else { Err(Error::Shape { what, expected, got }) }
+        };
+        same("feature dimension", head.dim(), self.features.dim())?;
+        if let Some(scores) = self.zero_shot {
+            same("classes of the zero-shot scores", head.n_classes(), scores.classes())?;
+            same("rows of the zero-shot scores", rows, scores.rows())?;
+        }
+        if let Some(learn) = self.learn {
+            same("learn marks", rows, learn.len())?;
+        }
+        if let Some(times) = self.times {
+            same("times", rows, times.len())?;
+            if let Some(row) = times.iter().position(|t| !t.is_finite()) {
+                return Err(Error::NotFinite { what: "times", row });
+            }
+        }
+        if let Some(views) = self.views {
+            same("dimension of the views", head.dim(), views.dim())?;
+            let counts = self.view_counts.unwrap_or(&[]);
+            same("view counts", rows, counts.len())?;
+            same("views", views_of(counts), views.rows())?;
+        } else {
+            same("views", views_of(self.view_counts.unwrap_or(&[])), 0)?;
+            if card.needs_views {
+                return Err(Error::NeedsViews { method: card.name });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<'a> From<&'a Features<'a>> for Input<'a> {
+    fn from(features: &'a Features<'a>) -> Self {
+        Self::new(features)
+    }
+}
+
+impl<'a> From<&Input<'a>> for Input<'a> {
+    fn from(input: &Input<'a>) -> Self {
+        *input
+    }
+}
