@@ -11,7 +11,7 @@ use ultta_encode::tokens::Tokenizer;
 use ultta_encode::weights::Tensors;
 use ultta_eval::pack::Pack;
 use ultta_formats::Line;
-use ultta_server::body::Body;
+use ultta_server::body::from_file;
 
 /// Feeds bytes to a reader.
 pub type Reader = fn(&[u8]);
@@ -110,10 +110,9 @@ pub fn lines(bytes: &[u8]) {
 /// Rows as they are posted to the service.
 pub fn body(bytes: &[u8]) {
     for normalize in [false, true] {
-        if let Ok(body) = Body::parse(bytes, normalize) {
-            let rows = body.features.rows();
-            assert!(body.learn.is_none_or(|learn| learn.len() == rows));
-            assert!(body.times.is_none_or(|times| times.len() == rows));
+        if let Ok(samples) = from_file(bytes.to_vec(), normalize) {
+            assert!(samples.learn().is_none_or(|learn| learn.len() == samples.len()));
+            assert!(samples.times().is_none_or(|times| times.len() == samples.len()));
         }
     }
 }

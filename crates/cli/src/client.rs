@@ -3,7 +3,7 @@
 use std::io::{BufRead, Write, stdin, stdout};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -12,7 +12,7 @@ use clap::Subcommand;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use ultta::Error;
-use ultta_server::body::Body;
+use ultta_server::body::from_file;
 
 use crate::failure::usage;
 
@@ -218,22 +218,27 @@ fn classify_file(client: &Client, path: &str, file: &PathBuf, normalize: bool) -
         }
         Ok(())
     };
-    let bytes = read_file(file)?;
-    let body = Body::parse(&bytes, normalize).with_context(|| file.display().to_string())?;
-    let n = body.features.rows();
+    let bytes: Arc<[u8]> = read_file(file)?.into();
+    let samples = from_file(bytes.clone(), normalize).with_context(|| file.display().to_string())?;
+    let n = samples.len();
     if n <= MANY {
         print(client.send(path, "application/octet-stream", &bytes)?)?;
         return Ok(ExitCode::SUCCESS);
     }
     for start in (0..n).step_by(BLOCK) {
         let rows = start..n.min(start + BLOCK);
-        let mut block =
-            json!({"features": rows.clone().map(|row| body.features.row(row)).collect::<Vec<_>>()});
-        if let Some(learn) = &body.learn {
+        let features: Vec<&[f32]> = rows.clone().map(|row| samples.features().row(row)).collect();
+        let mut block = json!({"features": features});
+        if let Some(learn) = samples.learn() {
             block["learn"] = json!(learn[rows.clone()]);
         }
-        if let Some(times) = &body.times {
-            block["times"] = json!(times[rows]);
+        if let Some(times) = samples.times() {
+            block["times"] = json!(times[rows.clone()]);
+        }
+        if let Some(views) = samples.views() {
+            let views: Vec<Vec<&[f32]>> =
+                rows.map(|row| views.of(row).map(|view| views.features.row(view)).collect()).collect();
+            block["views"] = json!(views);
         }
         print(client.post(path, &block)?)?;
     }

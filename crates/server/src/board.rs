@@ -157,8 +157,8 @@ struct Inner {
     status: Status,
     session: Arc<Session>,
     session_generation: u64,
-    /// Whether a newer session was asked for and is on its way.
-    asked: bool,
+    /// Whether a reader has requested a newer session, which is on its way.
+    requested: bool,
     mix: VecDeque<u32>,
     counts: Vec<u32>,
     points: VecDeque<Point>,
@@ -198,7 +198,7 @@ pub struct Published {
     pub session: Arc<Session>,
     /// The generation it belongs to.
     pub generation: u64,
-    /// Whether a newer one should be asked for.
+    /// Whether the reader is to request a newer one.
     pub stale: bool,
 }
 
@@ -217,7 +217,7 @@ impl Board {
             session_generation: status.generation,
             status,
             session,
-            asked: false,
+            requested: false,
             mix: VecDeque::new(),
             counts,
             points: VecDeque::new(),
@@ -241,26 +241,26 @@ impl Board {
         self.lock().status = status;
     }
 
-    /// The published session. If it is behind and nobody has asked yet, the caller is to ask for a newer one.
+    /// The published session. If it is behind and no reader has requested a newer one yet, the caller is to do so.
     pub fn session(&self) -> Published {
         let mut inner = self.lock();
         let (status, session) = (&inner.status, &inner.session);
         let behind = session.next_id() != status.health.seen || session.learning() != status.learning;
-        let stale = behind && !inner.asked;
-        inner.asked |= stale;
+        let stale = behind && !inner.requested;
+        inner.requested |= stale;
         Published { session: inner.session.clone(), generation: inner.session_generation, stale }
     }
 
-    /// Nobody is on the way with a newer session after all.
-    pub fn unask(&self) {
-        self.lock().asked = false;
+    /// Takes back the request for a newer session: none is on its way after all.
+    pub fn withdraw_request(&self) {
+        self.lock().requested = false;
     }
 
     pub fn publish(&self, session: Arc<Session>, generation: u64) {
         let mut inner = self.lock();
         inner.session = session;
         inner.session_generation = generation;
-        inner.asked = false;
+        inner.requested = false;
     }
 
     /// Notes answers: the class mix, and the point that is being gathered.

@@ -24,7 +24,7 @@ use crate::routes;
 use crate::settings::ServerConfig;
 use crate::streams::Streams;
 
-/// Bytes of bodies are counted in so many.
+/// Bytes of bodies are counted in units of this size.
 const ROOM: usize = 1024;
 
 static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -80,6 +80,8 @@ fn routes() -> OpenApiRouter<Arc<App>> {
     document.components.get_or_insert_default().add_security_scheme("token", bearer);
     OpenApiRouter::with_openapi(document)
         .merge(routes::classify::router())
+        .merge(routes::pictures::router())
+        .merge(routes::feedback::router())
         .merge(routes::manage::router())
         .merge(routes::watch::router())
         .merge(routes::v2::router())
@@ -122,12 +124,11 @@ fn cors(config: &ServerConfig) -> Option<CorsLayer> {
         header::CONTENT_TYPE,
         REQUEST_ID.clone(),
     ]);
-    Some(match origins.iter().any(|origin| origin == "*") {
-        true => layer.allow_origin(Any),
-        false => {
-            layer.allow_origin(origins.iter().filter_map(|o| o.parse().ok()).collect::<Vec<HeaderValue>>())
-        }
-    })
+    if origins.iter().any(|origin| origin == "*") {
+        return Some(layer.allow_origin(Any));
+    }
+    let origins: Vec<HeaderValue> = origins.iter().filter_map(|origin| origin.parse().ok()).collect();
+    Some(layer.allow_origin(origins))
 }
 
 async fn every_request(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
@@ -164,10 +165,11 @@ async fn every_request(State(app): State<Arc<App>>, mut request: Request, next: 
     let took = started.elapsed();
     app.metrics.request(&route, status.as_u16(), took);
     let ms = took.as_secs_f64() * 1e3;
-    // Neither payloads nor tokens: what was asked, by whom it is named, how it went.
-    match status.is_client_error() || status.is_server_error() {
-        true => tracing::warn!(request = id, %method, route, status = status.as_u16(), ms, "refused"),
-        false => tracing::debug!(request = id, %method, route, status = status.as_u16(), ms, "answered"),
+    // The log has neither payloads nor tokens: only the request's id, its route and how it went.
+    if status.is_client_error() || status.is_server_error() {
+        tracing::warn!(request = id, %method, route, status = status.as_u16(), ms, "refused");
+    } else {
+        tracing::debug!(request = id, %method, route, status = status.as_u16(), ms, "answered");
     }
     if let Ok(value) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(REQUEST_ID.clone(), value);
@@ -179,8 +181,8 @@ async fn every_request(State(app): State<Arc<App>>, mut request: Request, next: 
     response
 }
 
-/// Room for the body of a request, until it is answered. One of unannounced length is read piece by piece, or ends at
-/// the limit of a body.
+/// Room for the body of a request, until it is answered. A body of unannounced length is read piece by piece, or ends
+/// at the limit of a body.
 fn make_room<'a>(app: &'a App, request: &Request) -> Result<SemaphorePermit<'a>, Problem> {
     let announced = request.headers().get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse().ok());
     // What is larger than a body may be is refused when it is read.
@@ -209,7 +211,7 @@ fn admit(app: &App, request: &Request) -> Result<Access, Problem> {
         let allowed = app.config.cors_origins.iter().any(|o| o == "*" || o == origin);
         if !own && !allowed {
             return Err(Problem::forbidden(
-                "pages of another origin may not call this server (--cors allows them)",
+                "pages of another origin may not call this server; its setting cors_origins lists those that may",
             ));
         }
     }
@@ -224,12 +226,12 @@ fn admit(app: &App, request: &Request) -> Result<Access, Problem> {
             || name == "localhost"
             || name.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok()
             || app.config.hosts.iter().any(|h| h == name);
-        return match local || needed.is_none() {
-            true => Ok(Access::Admin),
-            false => Err(Problem::forbidden(
-                "this server without tokens answers to local names only (server.hosts)",
-            )),
-        };
+        if local || needed.is_none() {
+            return Ok(Access::Admin);
+        }
+        return Err(Problem::forbidden(
+            "this server has no tokens, so it answers to local names only; its setting server.hosts lists others",
+        ));
     }
     let Some(needed) = needed else { return Ok(Access::Read) };
     let token = headers
@@ -253,7 +255,7 @@ fn admit(app: &App, request: &Request) -> Result<Access, Problem> {
 
 /// What a request needs to be allowed; `None` if it is open to all.
 fn needed(method: &Method, path: &str) -> Option<Access> {
-    // A stream may bear any name, so a call is told by its place behind the stream's.
+    // A stream may bear the name of a call, so a call is recognised by its place behind the stream's name.
     let last = path.trim_matches('/').split('/').skip(3).last().unwrap_or("");
     let open =
         ["/", "/docs", "/openapi.json", "/healthz", "/readyz", "/v2", "/v2/health/live", "/v2/health/ready"];

@@ -6,7 +6,7 @@
 //!                                      └─ reads ─► board (published state) ◄───────────────┘
 //! ```
 //!
-//! Read `owner.rs` first: one thread per stream takes requests in arrival order, writes them to the log and
+//! Read `owner/mod.rs` first: one thread per stream takes requests in arrival order, writes them to the log and
 //! only then lets them teach. Reads never reach it; they are answered from the board, where the owner publishes.
 #![deny(missing_docs)]
 
@@ -18,15 +18,21 @@ mod clock;
 #[doc(hidden)]
 pub mod fuzz;
 mod http;
+mod job;
+mod keeper;
 mod listen;
 mod log;
 mod metrics;
 mod owner;
 mod picture;
 mod problem;
+mod recovery;
 mod routes;
+pub mod samples;
 mod settings;
+mod shadow;
 mod store;
+mod stream;
 mod streams;
 
 pub use http::openapi;

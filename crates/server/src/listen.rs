@@ -65,8 +65,8 @@ impl Server {
         Self::start_with(config, encoder, None).await
     }
 
-    /// The same with a stream that is there when it begins to listen, made if need be. One that is damaged was
-    /// reported; the others are served.
+    /// The same, with a stream of this name that is there before the server listens; it is made if it is missing. A
+    /// damaged stream of this name is reported, and the others are served.
     pub async fn start_with(
         config: ServerConfig,
         encoder: Option<Arc<dyn PictureEncoder>>,

@@ -1,62 +1,41 @@
-//! The write-ahead log of one stream: every observed row and every label, in order, before they teach.
+//! The write-ahead log of one stream: every observed sample and every label, in order, before they teach.
 //!
 //! A segment file `log-<first>.wal` begins with eight bytes of magic and version. A record is framed by its length
 //! and CRC-32 (u32 each, little-endian); its payload begins with its number. A frame that is cut short or broken
 //! ends the log: what follows was never acknowledged under `sync`, or lies within the last interval.
+//!
+//! Features were scaled before they were logged. A record whose checksum is right gives them back bit for bit; they
+//! are neither scaled nor checked again.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
+use std::sync::Arc;
 
+use ultta::Features;
+
+use crate::samples::{Samples, Views};
+
+/// How a segment begins: a name and the version of the format.
 const MAGIC: &[u8; 8] = b"ULTTAW\x00\x01";
+/// Bytes in front of a record: its length and its checksum.
 const FRAME: usize = 8;
-
-/// Rows and what is known about them.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Rows {
-    pub dim: usize,
-    pub features: Vec<f32>,
-    pub learn: Option<Vec<bool>>,
-    pub times: Option<Vec<f64>>,
-    pub views: Vec<f32>,
-    pub view_counts: Option<Vec<usize>>,
-}
-
-impl Rows {
-    pub fn len(&self) -> usize {
-        self.features.len() / self.dim.max(1)
-    }
-
-    /// Whether other rows can follow these in one block.
-    pub fn joins(&self, other: &Rows) -> bool {
-        self.dim == other.dim
-            && self.times.is_some() == other.times.is_some()
-            && self.view_counts.is_none()
-            && other.view_counts.is_none()
-    }
-
-    /// Takes in rows that follow these.
-    pub fn append(&mut self, other: &Rows) {
-        if self.learn.is_some() || other.learn.is_some() {
-            let (own, added) = (self.len(), other.len());
-            let learn = self.learn.get_or_insert_with(|| vec![true; own]);
-            match &other.learn {
-                Some(marks) => learn.extend(marks),
-                None => learn.resize(own + added, true),
-            }
-        }
-        if let (Some(times), Some(added)) = (&mut self.times, &other.times) {
-            times.extend(added);
-        }
-        self.features.extend_from_slice(&other.features);
-    }
-}
+/// Kinds of records.
+const SAMPLES: u8 = 1;
+const FEEDBACK: u8 = 2;
+const LEARNING: u8 = 3;
+/// What a record of samples holds beside features.
+const HAS_LEARN: u8 = 1;
+const HAS_TIMES: u8 = 2;
+const HAS_VIEWS: u8 = 4;
+/// A buffer that grew beyond this for one large write is given back.
+const BUFFER_KEPT: usize = 1 << 20;
 
 /// One thing that happened to a stream.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Record {
-    /// Rows were observed.
-    Rows(Rows),
+    /// Samples were observed.
+    Samples(Samples),
     /// A delayed label arrived.
     Feedback { id: u64, label: u64 },
     /// Learning was stopped or resumed.
@@ -66,7 +45,8 @@ pub enum Record {
 /// A segment open for appending.
 #[derive(Debug)]
 pub struct Log {
-    file: File,
+    /// Shared with the keeper, which syncs it.
+    file: Arc<File>,
     /// Where the next frame goes: the end of the last whole one.
     end: u64,
     /// Number of the next record.
@@ -88,7 +68,7 @@ impl Log {
             Ok(file)
         };
         let file = make().inspect_err(|_| drop(std::fs::remove_file(&aside)))?;
-        Ok(Self { file, end: MAGIC.len() as u64, next: first, buffer: Vec::new() })
+        Ok(Self { file: Arc::new(file), end: MAGIC.len() as u64, next: first, buffer: Vec::new() })
     }
 
     /// Number of the next record.
@@ -101,20 +81,20 @@ impl Log {
         self.end
     }
 
-    /// A handle for syncing in another thread.
-    pub fn handle(&self) -> io::Result<File> {
-        self.file.try_clone()
+    /// The segment's file, for syncing in another thread.
+    pub fn file(&self) -> Arc<File> {
+        self.file.clone()
     }
 
-    /// Puts a row record into the next write.
-    pub fn stage_rows(&mut self, rows: &Rows) {
-        self.frame(|out| put_rows(out, rows));
+    /// Puts samples into the next write, as one record.
+    pub fn stage_samples(&mut self, samples: &Samples) {
+        self.frame(|out| put_samples(out, samples));
     }
 
     /// Puts a label into the next write.
     pub fn stage_feedback(&mut self, id: u64, label: u64) {
         self.frame(|out| {
-            out.push(2);
+            out.push(FEEDBACK);
             out.extend(id.to_le_bytes());
             out.extend(label.to_le_bytes());
         });
@@ -122,7 +102,7 @@ impl Log {
 
     /// Puts the state of learning into the next write.
     pub fn stage_learning(&mut self, learning: bool) {
-        self.frame(|out| out.extend([3, u8::from(learning)]));
+        self.frame(|out| out.extend([LEARNING, u8::from(learning)]));
     }
 
     fn frame(&mut self, payload: impl FnOnce(&mut Vec<u8>)) {
@@ -139,21 +119,20 @@ impl Log {
         self.next += 1;
     }
 
-    /// Writes what was staged, and syncs if asked. On an error the log is as it was before.
+    /// Writes what was staged, and with `sync` waits for the disk. On an error the log is as it was before.
     pub fn commit(&mut self, sync: bool) -> io::Result<()> {
         if self.buffer.is_empty() {
             return Ok(());
         }
-        let records = self.staged();
-        let written = self.file.write_all(&self.buffer).and_then(|()| match sync {
-            true => self.file.sync_data(),
-            false => Ok(()),
-        });
+        let records = self.staged_records();
+        let mut file = &*self.file;
+        let mut written = file.write_all(&self.buffer);
+        if written.is_ok() && sync {
+            written = file.sync_data();
+        }
         let length = self.buffer.len() as u64;
         self.buffer.clear();
-        if self.buffer.capacity() > 1 << 20 {
-            self.buffer.shrink_to(1 << 20);
-        }
+        self.buffer.shrink_to(BUFFER_KEPT);
         match written {
             Ok(()) => {
                 self.end += length;
@@ -161,14 +140,14 @@ impl Log {
             }
             Err(e) => {
                 self.next -= records;
-                let _ = self.file.set_len(self.end);
-                let _ = self.file.seek(SeekFrom::Start(self.end));
+                let _ = file.set_len(self.end);
+                let _ = file.seek(SeekFrom::Start(self.end));
                 Err(e)
             }
         }
     }
 
-    fn staged(&self) -> u64 {
+    fn staged_records(&self) -> u64 {
         let (mut at, mut records) = (0, 0);
         while let Some(length) = self.buffer.get(at..at + 4) {
             at += FRAME + u32::from_le_bytes(length.try_into().unwrap_or_default()) as usize;
@@ -245,7 +224,7 @@ pub fn replay(path: &Path, first: u64, mut record: impl FnMut(Record)) -> io::Re
         file.sync_all()?;
     }
     file.seek(SeekFrom::Start(end))?;
-    Ok(Tail { log: Log { file, end, next, buffer: Vec::new() }, dropped })
+    Ok(Tail { log: Log { file: Arc::new(file), end, next, buffer: Vec::new() }, dropped })
 }
 
 fn keep_torn(path: &Path, file: &mut File, from: u64) -> io::Result<()> {
@@ -255,25 +234,27 @@ fn keep_torn(path: &Path, file: &mut File, from: u64) -> io::Result<()> {
     Ok(())
 }
 
-fn put_rows(out: &mut Vec<u8>, rows: &Rows) {
-    out.push(1);
-    out.extend((rows.len() as u32).to_le_bytes());
-    out.extend((rows.dim as u32).to_le_bytes());
-    let flags = u8::from(rows.learn.is_some())
-        | u8::from(rows.times.is_some()) << 1
-        | u8::from(rows.view_counts.is_some()) << 2;
-    out.push(flags);
-    if let Some(learn) = &rows.learn {
-        out.extend(learn.iter().map(|&l| u8::from(l)));
-    }
-    for time in rows.times.iter().flatten() {
+fn put_samples(out: &mut Vec<u8>, samples: &Samples) {
+    let flag = |there: bool, flag: u8| if there { flag } else { 0 };
+    out.push(SAMPLES);
+    out.extend((samples.len() as u32).to_le_bytes());
+    out.extend((samples.features().dim() as u32).to_le_bytes());
+    out.push(
+        flag(samples.learn().is_some(), HAS_LEARN)
+            | flag(samples.times().is_some(), HAS_TIMES)
+            | flag(samples.views().is_some(), HAS_VIEWS),
+    );
+    out.extend(samples.learn().into_iter().flatten().map(|&learn| u8::from(learn)));
+    for time in samples.times().into_iter().flatten() {
         out.extend(time.to_le_bytes());
     }
-    for &count in rows.view_counts.iter().flatten() {
+    for &count in samples.views().into_iter().flat_map(|views| &views.counts) {
         out.extend((count as u32).to_le_bytes());
     }
-    put_floats(out, &rows.features);
-    put_floats(out, &rows.views);
+    put_floats(out, samples.features().data());
+    if let Some(views) = samples.views() {
+        put_floats(out, views.features.data());
+    }
 }
 
 fn put_floats(out: &mut Vec<u8>, values: &[f32]) {
@@ -291,33 +272,40 @@ pub fn parse(payload: &[u8], number: u64) -> Option<Record> {
         return None;
     }
     let record = match bytes.u8()? {
-        1 => {
-            let (rows, dim) = (bytes.u32()? as usize, bytes.u32()? as usize);
-            let flags = bytes.u8()?;
-            let learn = match flags & 1 {
-                0 => None,
-                _ => Some(bytes.take(rows)?.iter().map(|&b| b != 0).collect()),
-            };
-            let times = match flags & 2 {
-                0 => None,
-                _ => Some((0..rows).map(|_| bytes.u64().map(f64::from_bits)).collect::<Option<_>>()?),
-            };
-            let view_counts: Option<Vec<usize>> = match flags & 4 {
-                0 => None,
-                _ => Some((0..rows).map(|_| bytes.u32().map(|n| n as usize)).collect::<Option<_>>()?),
-            };
-            let features = bytes.floats(rows.checked_mul(dim)?)?;
-            let views: usize = view_counts.iter().flatten().sum();
-            let views = bytes.floats(views.checked_mul(dim)?)?;
-            Record::Rows(Rows { dim, features, learn, times, views, view_counts })
-        }
-        2 => Record::Feedback { id: bytes.u64()?, label: bytes.u64()? },
-        3 => Record::Learning(bytes.u8()? != 0),
+        SAMPLES => Record::Samples(parse_samples(&mut bytes)?),
+        FEEDBACK => Record::Feedback { id: bytes.u64()?, label: bytes.u64()? },
+        LEARNING => Record::Learning(bytes.u8()? != 0),
         _ => return None,
     };
     bytes.0.is_empty().then_some(record)
 }
 
+fn parse_samples(bytes: &mut Bytes<'_>) -> Option<Samples> {
+    let (rows, dim) = (bytes.u32()? as usize, bytes.u32()? as usize);
+    let flags = bytes.u8()?;
+    let mut learn = None;
+    if flags & HAS_LEARN != 0 {
+        learn = Some(bytes.take(rows)?.iter().map(|&byte| byte != 0).collect());
+    }
+    let mut times = None;
+    if flags & HAS_TIMES != 0 {
+        let bits = bytes.take(rows.checked_mul(8)?)?;
+        times = Some(bits.as_chunks().0.iter().map(|&time| f64::from_le_bytes(time)).collect());
+    }
+    let mut counts: Option<Vec<usize>> = None;
+    if flags & HAS_VIEWS != 0 {
+        let words = bytes.take(rows.checked_mul(4)?)?;
+        counts = Some(words.as_chunks().0.iter().map(|&count| u32::from_le_bytes(count) as usize).collect());
+    }
+    let features = bytes.features(rows, dim)?;
+    let views = match counts {
+        Some(counts) => Some(Views { features: bytes.features(counts.iter().sum(), dim)?, counts }),
+        None => None,
+    };
+    Samples::new(features, learn, times, views).ok()
+}
+
+/// What is left of a payload.
 struct Bytes<'a>(&'a [u8]);
 
 impl<'a> Bytes<'a> {
@@ -339,8 +327,10 @@ impl<'a> Bytes<'a> {
         Some(u64::from_le_bytes(self.take(8)?.try_into().ok()?))
     }
 
-    fn floats(&mut self, n: usize) -> Option<Vec<f32>> {
-        Some(self.take(n.checked_mul(4)?)?.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect())
+    fn features(&mut self, rows: usize, dim: usize) -> Option<Features<'static>> {
+        let bytes = self.take(rows.checked_mul(dim)?.checked_mul(4)?)?;
+        let values: Vec<f32> = bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect();
+        Features::trusted(values, dim)
     }
 }
 
@@ -348,21 +338,20 @@ impl<'a> Bytes<'a> {
 mod tests {
     use super::*;
 
+    fn features(values: &[f32]) -> Features<'static> {
+        Features::new(values.to_vec(), 2).unwrap()
+    }
+
     fn records() -> Vec<Record> {
-        let plain = Rows { dim: 2, features: vec![1.0, 0.0, 0.6, 0.8], ..Default::default() };
-        let full = Rows {
-            dim: 2,
-            features: vec![0.0, 1.0],
-            learn: Some(vec![false]),
-            times: Some(vec![2.5]),
-            views: vec![1.0, 0.0, 0.0, 1.0],
-            view_counts: Some(vec![2]),
-        };
+        let plain = Samples::plain(features(&[1.0, 0.0, 0.6, 0.8]));
+        let views = Views { features: features(&[1.0, 0.0, 0.0, 1.0]), counts: vec![2] };
+        let full =
+            Samples::new(features(&[0.0, 1.0]), Some(vec![false]), Some(vec![2.5]), Some(views)).unwrap();
         vec![
-            Record::Rows(plain),
+            Record::Samples(plain),
             Record::Feedback { id: 1, label: 0 },
             Record::Learning(false),
-            Record::Rows(full),
+            Record::Samples(full),
         ]
     }
 
@@ -371,7 +360,7 @@ mod tests {
         let mut ends = vec![log.bytes()];
         for record in records() {
             match &record {
-                Record::Rows(rows) => log.stage_rows(rows),
+                Record::Samples(samples) => log.stage_samples(samples),
                 Record::Feedback { id, label } => log.stage_feedback(*id, *label),
                 Record::Learning(learning) => log.stage_learning(*learning),
             }
@@ -395,6 +384,21 @@ mod tests {
         let (found, tail) = read(&path, 7);
         assert_eq!(found, records());
         assert_eq!((tail.log.next(), tail.dropped), (11, 0));
+    }
+
+    /// Rows that scaling would change come back as they were written: the checksum vouches for them.
+    #[test]
+    fn features_are_not_scaled_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log-0.wal");
+        let values = vec![0.6, 0.803, 0.999, 0.0];
+        assert_ne!(Features::new(values.clone(), 2).unwrap().data(), values, "scaling would change them");
+        let written = Samples::plain(Features::trusted(values.clone(), 2).unwrap());
+        let mut log = Log::create(&path, 0).unwrap();
+        log.stage_samples(&written);
+        log.commit(false).unwrap();
+        let (found, _) = read(&path, 0);
+        assert_eq!(found, [Record::Samples(written)]);
     }
 
     #[test]
@@ -432,18 +436,5 @@ mod tests {
             assert!(tail.dropped > 0);
             assert!(path.with_extension("torn").exists());
         }
-    }
-
-    #[test]
-    fn rows_join_only_where_they_are_alike() {
-        let plain = Rows { dim: 2, features: vec![1.0, 0.0], ..Default::default() };
-        let marked = Rows { learn: Some(vec![false]), ..plain.clone() };
-        let timed = Rows { times: Some(vec![1.0]), ..plain.clone() };
-        assert!(plain.joins(&marked) && !plain.joins(&timed));
-        let mut both = plain.clone();
-        both.append(&marked);
-        both.append(&plain);
-        assert_eq!(both.learn, Some(vec![true, false, true]));
-        assert_eq!(both.len(), 3);
     }
 }

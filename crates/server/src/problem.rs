@@ -73,7 +73,8 @@ impl Problem {
     }
 
     pub fn no_picture_model() -> Self {
-        let detail = "no image model loaded: start with --model";
+        let detail =
+            "this server has no image model; its operator can start it with one (`ultta serve --model`)";
         Self::new(StatusCode::NOT_IMPLEMENTED, "no image model", detail)
     }
 
@@ -90,13 +91,17 @@ impl Problem {
     }
 }
 
+/// The core's errors, in the words of the service: what a client can send instead.
 impl From<ultta::Error> for Problem {
     fn from(error: ultta::Error) -> Self {
         use ultta::Error::*;
         match error.root() {
-            NotUnit { what: "features" | "views", norm, .. } if *norm > 0.0 => Problem::invalid(format!(
-                "{error}; scale the rows to unit length, or ask for it with `normalize`"
-            )),
+            NotUnit { what: "features" | "views", norm, .. } if *norm > 0.0 => {
+                Problem::invalid(format!("{error}; scale the rows to unit length, or send `normalize: true`"))
+            }
+            NotUnit { norm, .. } if *norm > 0.0 => {
+                Problem::invalid(format!("{error}; scale the rows to unit length"))
+            }
             OtherHead { .. } | OtherConfig { .. } => Problem::conflict(error.to_string()),
             Forgotten { .. } => Problem::not_found(error.to_string()),
             Io { .. } => Problem::storage(error.to_string()),
@@ -130,7 +135,7 @@ mod tests {
     #[test]
     fn rows_that_are_not_unit_come_with_the_field_that_helps() {
         let detail = |values: Vec<f32>| Problem::from(ultta::Features::new(values, 2).unwrap_err()).detail;
-        assert!(detail(vec![3.0, 4.0]).contains("`normalize`"));
+        assert!(detail(vec![3.0, 4.0]).contains("`normalize: true`"));
         assert!(!detail(vec![3.0, 4.0]).contains("--"), "flags belong to the command line");
         assert!(!detail(vec![0.0, 0.0]).contains("normalize"), "no scaling helps a row of zeros");
     }

@@ -193,7 +193,7 @@ impl Tokens {
     /// A shorter token could be guessed.
     pub const MIN_LENGTH: usize = 16;
 
-    /// Whether there are none: everything is open (loopback only).
+    /// Whether there are no tokens: everything is open (loopback only).
     pub fn is_empty(&self) -> bool {
         self.all().next().is_none()
     }
@@ -204,7 +204,7 @@ impl Tokens {
 }
 
 impl std::fmt::Debug for Tokens {
-    /// Says how many, not which.
+    /// Shows how many tokens there are, not which.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (read, write, admin) = (self.read.len(), self.write.len(), self.admin.len());
         write!(f, "Tokens({read} read, {write} write, {admin} admin)")

@@ -13,17 +13,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use ultta::{Config, Error, Features, Head, Input, Result, Scores, Session, State};
+use ultta::{Config, Error, Head, Result, State};
 use ultta_formats::write_atomically;
 
 use crate::clock::Arrivals;
-use crate::log::{self, Log, Record, Rows, sync_folder};
+use crate::log::{Log, sync_folder};
 use crate::settings::Durability;
 
 const FORMAT: &str = "ultta-stream-1";
-
-/// Rows that recovery steps through at once, where the method lets any grouping give the same bits.
-const REPLAY_BLOCK: usize = 128;
 
 /// What `stream.json` says.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -52,17 +49,6 @@ pub struct Extra {
 #[derive(Clone, Debug)]
 pub struct Folder {
     path: PathBuf,
-}
-
-/// A stream as found on the disk.
-pub struct Recovered {
-    pub session: Session,
-    pub extra: Extra,
-    pub log: Log,
-    /// Records replayed.
-    pub records: u64,
-    /// Bytes of broken log that were cut off.
-    pub dropped: u64,
 }
 
 impl Folder {
@@ -124,56 +110,6 @@ impl Folder {
             return Err(Error::Format { reason, path });
         }
         Ok(meta)
-    }
-
-    /// The session as it was: the latest base, and every record of the log behind it.
-    pub fn recover(&self, head: Head, config: &Config) -> Result<Recovered> {
-        let (bases, logs) = (self.numbers("base-", ".safetensors")?, self.numbers("log-", ".wal")?);
-        let mut session = Session::new(head, config)?;
-        let mut extra = Extra::default();
-        let start = bases.last().copied().unwrap_or(0);
-        if let Some(&number) = bases.last() {
-            let path = self.base_path(number);
-            let state = State::load(&path)?;
-            session.load(&state).map_err(|e| Error::Format { reason: e.to_string(), path })?;
-            session.set_learning(note(&state, "learning") != Some("false"));
-            extra.generation = note(&state, "generation").and_then(|v| v.parse().ok()).unwrap_or(0);
-            let latest = note(&state, "latest").and_then(|v| v.parse().ok().map(f64::from_bits));
-            extra.arrivals.latest = latest.unwrap_or(f64::MIN);
-        }
-        let mut replayer = Replayer { session, extra, pending: None, records: 0 };
-        let (mut current, mut dropped): (Option<Log>, u64) = (None, 0);
-        for &first in logs.iter().filter(|&&first| first >= start) {
-            let path = self.log_path(first);
-            let expected = current.as_ref().map_or(start, Log::next);
-            if current.is_some() && !log::is_segment(&path) {
-                // A full disk, or the end, came before it was begun: the one before it goes on.
-                dropped += fs::metadata(&path).map_or(0, |m| m.len());
-                fs::remove_file(&path).map_err(|e| io_error("removing", &path, e))?;
-                continue;
-            }
-            if first != expected || dropped > 0 {
-                // Records in between are missing: what follows them cannot be learnt in order.
-                dropped += fs::metadata(&path).map_or(0, |m| m.len());
-                let aside = path.with_extension("torn");
-                fs::rename(&path, aside).map_err(|e| io_error("setting aside", &path, e))?;
-                continue;
-            }
-            let tail = log::replay(&path, first, |record| replayer.take(record))
-                .map_err(|e| io_error("reading", &path, e))?;
-            dropped += tail.dropped;
-            current = Some(tail.log);
-        }
-        replayer.flush();
-        let Replayer { session, extra, records, .. } = replayer;
-        let log = match current {
-            Some(log) => log,
-            None => {
-                let path = self.log_path(start);
-                Log::create(&path, start).map_err(|e| io_error("creating", &path, e))?
-            }
-        };
-        Ok(Recovered { session, extra, log, records, dropped })
     }
 
     /// Writes the state before a record; on success what lies before it is of no more use.
@@ -249,15 +185,16 @@ impl Folder {
         self.path.join("snapshots").join(format!("{label}.safetensors"))
     }
 
-    fn base_path(&self, number: u64) -> PathBuf {
+    pub(crate) fn base_path(&self, number: u64) -> PathBuf {
         self.path.join(format!("base-{number:020}.safetensors"))
     }
 
-    fn log_path(&self, number: u64) -> PathBuf {
+    pub(crate) fn log_path(&self, number: u64) -> PathBuf {
         self.path.join(format!("log-{number:020}.wal"))
     }
 
-    fn numbers(&self, prefix: &str, suffix: &str) -> Result<Vec<u64>> {
+    /// The numbers of the files of one kind, in order.
+    pub(crate) fn numbers(&self, prefix: &str, suffix: &str) -> Result<Vec<u64>> {
         let io_error = |e| io_error("reading", &self.path, e);
         let mut numbers = Vec::new();
         for entry in fs::read_dir(&self.path).map_err(io_error)? {
@@ -282,83 +219,6 @@ impl Meta {
         let (format, config) = (FORMAT.into(), config.to_toml());
         Self { format, config, durability, shadow_of, source_created, created }
     }
-}
-
-/// Feeds records to a session, rows in blocks where the method allows it.
-struct Replayer {
-    session: Session,
-    extra: Extra,
-    pending: Option<Rows>,
-    records: u64,
-}
-
-impl Replayer {
-    fn take(&mut self, record: Record) {
-        self.records += 1;
-        match record {
-            Record::Rows(rows) => {
-                for time in rows.times.iter().flatten() {
-                    self.extra.arrivals.latest = self.extra.arrivals.latest.max(*time);
-                }
-                let joins = independent(&self.session)
-                    && self.pending.as_ref().is_some_and(|p| p.joins(&rows) && p.len() < REPLAY_BLOCK);
-                match &mut self.pending {
-                    Some(pending) if joins => pending.append(&rows),
-                    _ => {
-                        self.flush();
-                        self.pending = Some(rows);
-                    }
-                }
-            }
-            // What failed then fails again now, and changes nothing either time.
-            Record::Feedback { id, label } => {
-                self.flush();
-                let _ = self.session.feedback(id, label as usize);
-            }
-            Record::Learning(learning) => {
-                self.flush();
-                self.session.set_learning(learning);
-            }
-        }
-    }
-
-    fn flush(&mut self) {
-        if let Some(rows) = self.pending.take() {
-            let _ = with_input(&rows, None, false, |input| self.session.step(input));
-        }
-    }
-}
-
-/// Whether any grouping of rows gives the same answers and state.
-pub fn independent(session: &Session) -> bool {
-    session.config().method.card().grouping == ultta::adapter::Grouping::Independent
-}
-
-/// Shows rows to a session, with the frozen model's scores for them where they are at hand.
-pub fn with_input<T>(
-    rows: &Rows,
-    zero_shot: Option<&Scores>,
-    keep_scores: bool,
-    work: impl FnOnce(&Input<'_>) -> Result<T>,
-) -> Result<T> {
-    let features = Features::new(&rows.features[..], rows.dim)?;
-    let views = match rows.view_counts {
-        Some(_) => Some(Features::new(&rows.views[..], rows.dim)?),
-        None => None,
-    };
-    work(&Input {
-        zero_shot,
-        learn: rows.learn.as_deref(),
-        times: rows.times.as_deref(),
-        views: views.as_ref(),
-        view_counts: rows.view_counts.as_deref(),
-        keep_scores,
-        ..Input::new(&features)
-    })
-}
-
-fn note<'s>(state: &'s State, key: &str) -> Option<&'s str> {
-    state.metadata.get(&format!("server.{key}")).map(String::as_str)
 }
 
 pub fn io_error(doing: &'static str, path: &Path, source: io::Error) -> Error {

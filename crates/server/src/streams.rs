@@ -4,30 +4,21 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use tokio::sync::{Semaphore, mpsc, oneshot};
-use ultta::{Config, Error, Head, Scores, State};
+use tokio::sync::mpsc;
+use ultta::{Config, Error, Head, State};
 
-use crate::board::Board;
 use crate::clock::Clock;
-use crate::log::Rows;
-use crate::metrics::{Metrics, Stages};
-use crate::owner::{Answers, Classify, Extent, Feedback, Job, Outcome, Owner, Parts, Reply, Shadows};
+use crate::metrics::Metrics;
+use crate::owner::{Owner, Parts};
 use crate::problem::Problem;
+use crate::recovery::recover;
 use crate::settings::{Durability, Limits, ServerConfig};
-use crate::store::{Folder, Meta, with_input};
-
-/// Reads that take more multiplications than this leave the threads that serve requests.
-const HEAVY: usize = 16 << 20;
-
-/// Scores that a waiting request may carry.
-const MOST_CELLS: usize = 1 << 20;
-
-/// Requests scored at once: one per core.
-static SCORING: LazyLock<Semaphore> =
-    LazyLock::new(|| Semaphore::new(std::thread::available_parallelism().map_or(1, usize::from)));
+use crate::shadow::{Shadow, Shadows};
+use crate::store::{Folder, Meta};
+use crate::stream::Stream;
 
 /// What a new stream is made of.
 #[derive(Clone, Debug)]
@@ -38,164 +29,6 @@ pub struct StreamSpec {
     pub config: Config,
     /// Its durability, where it is not the server's.
     pub durability: Option<Durability>,
-}
-
-/// A stream, as requests see it.
-pub struct Stream {
-    pub name: String,
-    pub head: Arc<Head>,
-    pub digest: String,
-    pub config: Config,
-    pub meta: Meta,
-    pub durability: Durability,
-    pub board: Arc<Board>,
-    pub stages: Stages,
-    pub shadows: Shadows,
-    pub folder: Folder,
-    /// Records that were replayed when it was opened, and bytes of broken log that were cut off.
-    pub recovered: (u64, u64),
-    dropped: Arc<AtomicU64>,
-    queue: mpsc::Sender<Job>,
-}
-
-impl Stream {
-    /// Answers rows and learns from them, in arrival order.
-    pub async fn classify(&self, rows: Rows, extent: Extent, arrived: Instant) -> Result<Answers, Problem> {
-        let place = self.queue.try_reserve().map_err(|e| self.refusal(e))?;
-        let (rows, zero_shot) = self.score(rows).await?;
-        let (reply, answers) = oneshot::channel();
-        place.send(Job::Classify(Classify { rows, zero_shot, extent, arrived, reply: Reply::Caller(reply) }));
-        self.answer(answers).await
-    }
-
-    /// What the owner replies. A request that took its place in the queue before the owner ended, and filled it
-    /// after, is never seen.
-    pub async fn answer<T>(&self, mut reply: oneshot::Receiver<Result<T, Problem>>) -> Result<T, Problem> {
-        tokio::select! {
-            biased;
-            answer = &mut reply => answer.unwrap_or_else(|_| Err(self.gone())),
-            () = self.queue.closed() => reply.try_recv().unwrap_or_else(|_| Err(self.gone())),
-        }
-    }
-
-    /// The same, waiting for a place in the queue; [`answer`](Self::answer) is called later, so that many can be under
-    /// way.
-    pub async fn submit(
-        &self,
-        rows: Rows,
-        extent: Extent,
-    ) -> Result<oneshot::Receiver<Result<Answers, Problem>>, Problem> {
-        let place = self.queue.reserve().await.map_err(|_| self.gone())?;
-        let arrived = Instant::now();
-        let (rows, zero_shot) = self.score(rows).await?;
-        let (reply, answers) = oneshot::channel();
-        place.send(Job::Classify(Classify { rows, zero_shot, extent, arrived, reply: Reply::Caller(reply) }));
-        Ok(answers)
-    }
-
-    /// The frozen model's scores of many rows, so that the owner need not compute them: requests are scored at
-    /// once, and only learning waits its turn. Few rows are scored faster together with others', by the owner.
-    async fn score(&self, rows: Rows) -> Result<(Rows, Option<Scores>), Problem> {
-        let cells = rows.len() * self.head.n_classes();
-        if cells * self.head.dim() <= HEAVY || cells > MOST_CELLS || rows.dim != self.head.dim() {
-            return Ok((rows, None));
-        }
-        let _turn = SCORING.acquire().await.map_err(|_| self.gone())?;
-        let head = self.head.clone();
-        let score = move || {
-            // What is wrong with the rows the owner will say.
-            let scores = with_input(&rows, None, false, |input| head.zero_shot(input.features)).ok();
-            (rows, scores)
-        };
-        tokio::task::spawn_blocking(score).await.map_err(|_| self.gone())
-    }
-
-    /// Answers rows from the published state. Never waits for learning.
-    pub async fn predict(&self, rows: Rows, extent: Extent) -> Result<Answers, Problem> {
-        let (session, generation) = self.published();
-        let work = rows.len() * self.head.n_classes() * self.head.dim();
-        let answer = move || -> Result<Answers, Problem> {
-            let step = with_input(&rows, None, true, |input| session.predict(input))?;
-            Ok(Answers::of(&step, 0..step.rows.len(), extent, false, generation))
-        };
-        match work > HEAVY {
-            true => tokio::task::spawn_blocking(answer).await.map_err(|_| self.gone())?,
-            false => answer(),
-        }
-    }
-
-    /// The published session; if it is behind, a newer one is on its way after this.
-    pub fn published(&self) -> (Arc<ultta::Session>, u64) {
-        let published = self.board.session();
-        if published.stale && self.queue.try_send(Job::Publish).is_err() {
-            self.board.unask();
-        }
-        (published.session, published.generation)
-    }
-
-    /// Hands delayed labels on.
-    pub async fn feedback(
-        &self,
-        labels: Vec<(u64, usize)>,
-        generation: Option<u64>,
-    ) -> Result<Vec<Outcome>, Problem> {
-        let (reply, outcomes) = oneshot::channel();
-        let job = Feedback { labels, generation, source: None, reply: Some(reply) };
-        self.enqueue(Job::Feedback(job))?;
-        self.answer(outcomes).await
-    }
-
-    /// Has the owner do something between two blocks.
-    pub async fn control<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&mut Owner) -> Result<T, Problem> + Send + 'static,
-    ) -> Result<T, Problem> {
-        let (reply, done) = oneshot::channel();
-        let job = Job::Control(Box::new(move |owner| {
-            let _ = reply.send(work(owner));
-        }));
-        self.queue.send(job).await.map_err(|_| self.gone())?;
-        self.answer(done).await
-    }
-
-    /// Why nothing is learnt, if so.
-    pub fn degraded(&self) -> Option<String> {
-        match self.queue.is_closed() {
-            true => Some("its thread has ended; restart the server".into()),
-            false => self.board.status().degraded,
-        }
-    }
-
-    /// Requests that wait.
-    pub fn waiting(&self) -> usize {
-        self.queue.max_capacity() - self.queue.capacity()
-    }
-
-    fn enqueue(&self, job: Job) -> Result<(), Problem> {
-        self.queue.try_send(job).map_err(|e| self.refusal(e))
-    }
-
-    fn refusal<T>(&self, error: mpsc::error::TrySendError<T>) -> Problem {
-        match error {
-            mpsc::error::TrySendError::Full(_) => Problem::busy(format!(
-                "{} requests wait for stream {:?} already; try again",
-                self.queue.max_capacity(),
-                self.name
-            )),
-            mpsc::error::TrySendError::Closed(_) => self.gone(),
-        }
-    }
-
-    fn gone(&self) -> Problem {
-        Problem::unavailable(format!("stream {:?} has ended", self.name))
-    }
-
-    async fn stop(&self) {
-        let (reply, done) = oneshot::channel();
-        if self.queue.send(Job::Stop(reply)).await.is_ok() {
-            let _ = done.await;
-        }
-    }
 }
 
 /// All streams of a server.
@@ -388,22 +221,15 @@ impl Streams {
         let head = folder.head()?;
         let config = Config::from_toml(&meta.config)?;
         let started = Instant::now();
-        let recovered = folder.recover(head, &config)?;
-        let counts = (recovered.records, recovered.dropped);
+        let recovered = recover(&folder, head, &config)?;
+        let (records, dropped_bytes) = (recovered.records, recovered.dropped);
         let (seconds, seen) = (started.elapsed().as_secs_f64(), recovered.session.next_id());
-        if counts.0 > 0 || counts.1 > 0 {
-            tracing::warn!(
-                stream = name,
-                records = counts.0,
-                dropped_bytes = counts.1,
-                seen,
-                seconds,
-                "recovered"
-            );
+        if records > 0 || dropped_bytes > 0 {
+            tracing::warn!(stream = name, records, dropped_bytes, seen, seconds, "recovered");
         }
         let head = recovered.session.head().clone();
         let durability = meta.durability.unwrap_or(self.durability);
-        let (shadows, dropped) = (Shadows::default(), Arc::new(AtomicU64::new(0)));
+        let (shadows, missed) = (Shadows::default(), Arc::new(AtomicU64::new(0)));
         let stages = self.metrics.stages(name);
         let parts = Parts {
             name: name.to_string(),
@@ -414,16 +240,15 @@ impl Streams {
             clock: self.clock,
             stages: stages.clone(),
             shadows: shadows.clone(),
-            dropped: dropped.clone(),
+            missed: missed.clone(),
         };
         let (owner, board) = Owner::new(parts, recovered);
-        if counts.0 > 0 || counts.1 > 0 {
-            let torn = if counts.1 > 0 {
-                format!(", {} bytes of broken log cut off", counts.1)
-            } else {
-                String::new()
-            };
-            board.event(self.clock.now(), "recovered", format!("{} log records replayed{torn}", counts.0));
+        if records > 0 || dropped_bytes > 0 {
+            let mut text = format!("{records} log records replayed");
+            if dropped_bytes > 0 {
+                text += &format!(", {dropped_bytes} bytes of broken log cut off");
+            }
+            board.event(self.clock.now(), "recovered", text);
         }
         let (queue, jobs) = mpsc::channel(self.limits.queue);
         let runtime = tokio::runtime::Handle::current();
@@ -442,8 +267,9 @@ impl Streams {
             stages,
             shadows,
             folder,
-            recovered: counts,
-            dropped,
+            recovered_records: records,
+            dropped_bytes,
+            missed,
             queue,
         };
         self.write().insert(name.to_string(), Arc::new(stream));
@@ -458,7 +284,12 @@ impl Streams {
             && source.digest == stream.digest
             && stream.meta.source_created.is_none_or(|created| created == source.meta.created)
         {
-            source.shadows.add(name, stream.queue.clone(), stream.dropped.clone());
+            source.shadows.add(Shadow {
+                name: name.to_string(),
+                queue: stream.queue.clone(),
+                needs_views: stream.config.method.card().needs_views,
+                missed: stream.missed.clone(),
+            });
         }
     }
 
@@ -479,12 +310,10 @@ impl Streams {
 pub fn check_name(name: &str) -> Result<(), String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let fine = (1..=64).contains(&name.len()) && name.chars().all(plain) && !name.starts_with('.');
-    match fine {
-        true => Ok(()),
-        false => {
-            Err("a name: expected 1 to 64 letters, digits, '-', '_' or '.', not beginning with '.'".into())
-        }
+    if fine {
+        return Ok(());
     }
+    Err("a name: expected 1 to 64 letters, digits, '-', '_' or '.', not beginning with '.'".into())
 }
 
 /// Two servers on one folder would destroy each other's logs.

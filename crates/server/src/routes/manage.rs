@@ -16,7 +16,8 @@ use crate::api::*;
 use crate::http::App;
 use crate::problem::Problem;
 use crate::routes::{Named, content_type, json, json_body, read};
-use crate::streams::{Stream, StreamSpec, check_name};
+use crate::stream::Stream;
+use crate::streams::{StreamSpec, check_name};
 
 pub fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
@@ -47,8 +48,8 @@ fn view(stream: &Stream) -> StreamView {
         shadow_of: stream.meta.shadow_of.clone(),
         shadows: stream.shadows.names(),
         waiting: stream.waiting(),
-        recovered_records: stream.recovered.0,
-        dropped_bytes: stream.recovered.1,
+        recovered_records: stream.recovered_records,
+        dropped_bytes: stream.dropped_bytes,
         status: stream.board.status(),
     }
 }
@@ -232,10 +233,10 @@ async fn rollback(
 
 fn find_snapshot(stream: &Stream, label: &str) -> Result<(), Problem> {
     let there = stream.folder.snapshots()?;
-    match there.iter().any(|(l, _)| l == label) {
-        true => Ok(()),
-        false => Err(Problem::not_found(format!("stream {:?} has no snapshot {label:?}", stream.name))),
+    if there.iter().any(|(l, _)| l == label) {
+        return Ok(());
     }
+    Err(Problem::not_found(format!("stream {:?} has no snapshot {label:?}", stream.name)))
 }
 
 /// Make a second stream from this one
@@ -254,9 +255,10 @@ async fn clone(
     let request: CloneStream = json_body(&headers, body, &app.config.limits).await?;
     let choice = request.choice();
     let config = if choice.is_empty() { source.config.clone() } else { choice.resolve()? };
-    let start = match config == source.config {
-        true => Some(source.control(|owner| Ok((owner.state(), owner.learning()))).await?),
-        false => None,
+    let start = if config == source.config {
+        Some(source.control(|owner| Ok((owner.state(), owner.learning()))).await?)
+    } else {
+        None
     };
     let durability = request.durability.or(source.meta.durability);
     let spec = StreamSpec { head: Head::clone(&source.head), config, durability };

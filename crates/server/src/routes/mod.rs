@@ -1,4 +1,4 @@
-//! The calls, by what they are for.
+//! The calls, by what they are for; and how bodies, paths and queries are read.
 
 use std::time::Duration;
 
@@ -12,7 +12,10 @@ use serde::de::DeserializeOwned;
 use crate::problem::Problem;
 
 pub mod classify;
+pub mod feedback;
+mod lines;
 pub mod manage;
+pub mod pictures;
 pub mod v2;
 pub mod watch;
 

@@ -19,10 +19,11 @@ use utoipa_axum::routes;
 use crate::api::{Refusals, RowAnswer, row_answers};
 use crate::auth::Access;
 use crate::http::App;
-use crate::log::Rows;
-use crate::owner::Extent;
+use crate::job::Extent;
 use crate::problem::Problem;
 use crate::routes::{Named, content_type, read};
+use crate::samples::Samples;
+use crate::stream::Stream;
 
 /// A refusal as the protocol words it: with a field `error`.
 pub struct Refused(Problem);
@@ -49,10 +50,10 @@ const VERSION: &str = "1";
 
 /// Refuses a version that there is not.
 fn check_version(version: &str) -> Result<(), Problem> {
-    match version == VERSION {
-        true => Ok(()),
-        false => Err(Problem::not_found(format!("there is no version {version:?}; expected {VERSION:?}"))),
+    if version == VERSION {
+        return Ok(());
     }
+    Err(Problem::not_found(format!("there is no version {version:?}; expected {VERSION:?}")))
 }
 
 pub fn router() -> OpenApiRouter<Arc<App>> {
@@ -83,10 +84,10 @@ async fn live() -> Json<Value> {
 /// Whether the server takes requests
 #[utoipa::path(get, path = "/v2/health/ready", tag = "open inference", responses((status = 200, description = "It does", body = Object), Refusals))]
 async fn ready(State(app): State<Arc<App>>) -> Result<Json<Value>, Refused> {
-    match app.stopping.load(Ordering::Acquire) {
-        true => Err(Problem::unavailable("the server is stopping").into()),
-        false => Ok(Json(json!({"ready": true}))),
+    if app.stopping.load(Ordering::Acquire) {
+        return Err(Problem::unavailable("the server is stopping").into());
     }
+    Ok(Json(json!({"ready": true})))
 }
 
 /// A stream as a model
@@ -162,7 +163,8 @@ pub struct InferRequest {
     /// Echoed.
     #[serde(default)]
     id: Option<String>,
-    /// `learn: false` answers without learning; `binary_data_output: true` asks for binary outputs.
+    /// `learn: false` answers without learning; `normalize: true` scales rows to unit length;
+    /// `binary_data_output: true` asks for binary outputs.
     #[serde(default)]
     parameters: Option<Parameters>,
     /// One tensor named `features`, FP32 or FP64, rows × dim.
@@ -177,6 +179,8 @@ pub struct InferRequest {
 pub struct Parameters {
     #[serde(default)]
     learn: Option<bool>,
+    #[serde(default)]
+    normalize: Option<bool>,
     #[serde(default)]
     binary_data_output: Option<bool>,
     #[serde(default)]
@@ -282,16 +286,18 @@ async fn infer(
         .split_at_checked(header_length.unwrap_or(bytes.len()))
         .ok_or_else(|| Problem::malformed("inference-header-content-length: longer than the body"))?;
     let request: InferRequest = super::json(text)?;
-    let rows = input_rows(&request, binary, limits.batch_rows, stream.head.dim())?;
     let parameters = request.parameters.unwrap_or_default();
+    let learn = parameters.learn.unwrap_or(true);
+    if learn && access < Access::Write {
+        let text = "a token for read was given, learning needs one for write (learn: false answers only)";
+        return Err(Problem::forbidden(text).into());
+    }
+    let samples = input_samples(&request, binary, &stream, limits.batch_rows)?;
     let wanted = wanted(&request)?;
-    let answers = match parameters.learn.unwrap_or(true) {
-        true if access < Access::Write => {
-            let text = "a token for read was given, learning needs one for write (learn: false answers only)";
-            return Err(Problem::forbidden(text).into());
-        }
-        true => stream.classify(rows, Extent::default(), arrived).await?,
-        false => stream.predict(rows, Extent::default()).await?,
+    let answers = if learn {
+        stream.classify(samples, Extent::default(), arrived).await?
+    } else {
+        stream.predict(samples, Extent::default()).await?
     };
     let (learnt, generation) = (answers.learnt, answers.generation);
     let answers = row_answers(answers, stream.head.classes(), None);
@@ -333,12 +339,13 @@ async fn infer(
     Ok((headers, body).into_response())
 }
 
-fn input_rows(
+/// The samples of a request, checked and scaled.
+fn input_samples(
     request: &InferRequest,
     binary: &[u8],
-    most: usize,
-    expected_dim: usize,
-) -> Result<Rows, Problem> {
+    stream: &Stream,
+    most_rows: usize,
+) -> Result<Samples, Problem> {
     let [input] = &request.inputs[..] else {
         return Err(Problem::invalid(format!(
             "inputs: expected one tensor named features, got {}",
@@ -354,14 +361,7 @@ fn input_rows(
     let &[n, dim] = &input.shape[..] else {
         return Err(Problem::invalid(format!("features: expected shape [rows, dim], got {:?}", input.shape)));
     };
-    if n > most {
-        return Err(Problem::too_large(format!("a request may have {most} rows, got {n}")));
-    }
-    if dim != expected_dim {
-        return Err(
-            ultta::Error::Shape { what: "feature dimension", expected: expected_dim, got: dim }.into()
-        );
-    }
+    stream.check_size(n, dim, most_rows)?;
     let expected = n.checked_mul(dim).ok_or_else(|| Problem::invalid("features: impossible shape"))?;
     let size = input.parameters.unwrap_or_default().binary_data_size;
     let data: Vec<f32> = match (&input.data, size) {
@@ -393,11 +393,13 @@ fn input_rows(
     if data.len() != expected {
         return Err(ultta::Error::Shape { what: "values in features", expected, got: data.len() }.into());
     }
-    let features = Features::new(data, dim)?.data().to_vec();
-    Ok(Rows { dim, features, ..Default::default() })
+    let normalize = request.parameters.unwrap_or_default().normalize.unwrap_or(false);
+    let samples = Samples::plain(Features::checked(data, dim, normalize)?);
+    stream.check(&samples, most_rows)?;
+    Ok(samples)
 }
 
-/// Numbers of flat or nested lists, in order, at most so many.
+/// Numbers of flat or nested lists, in order; more than `most` are refused.
 fn flatten(value: &Value, out: &mut Vec<f32>, most: usize) -> Result<(), Problem> {
     match value {
         Value::Array(values) => values.iter().try_for_each(|value| flatten(value, out, most)),

@@ -46,10 +46,10 @@ async fn healthz(State(app): State<Arc<App>>) -> Json<HealthView> {
 /// Whether the server takes requests
 #[utoipa::path(get, path = "/readyz", tag = "watch", responses((status = 200, description = "It does", body = HealthView), Refusals))]
 async fn readyz(State(app): State<Arc<App>>) -> Result<Json<HealthView>, Problem> {
-    match app.stopping.load(Ordering::Acquire) {
-        true => Err(Problem::unavailable("the server is stopping")),
-        false => Ok(Json(health(&app))),
+    if app.stopping.load(Ordering::Acquire) {
+        return Err(Problem::unavailable("the server is stopping"));
     }
+    Ok(Json(health(&app)))
 }
 
 /// Prometheus metrics

@@ -1,6 +1,6 @@
 //! The corpus of the fuzz target `body` through the binary body parser.
 
-use ultta_server::body::Body;
+use ultta_server::body::from_file;
 
 #[test]
 fn the_body_parser_takes_or_refuses_every_input_of_the_corpus() {
@@ -8,14 +8,14 @@ fn the_body_parser_takes_or_refuses_every_input_of_the_corpus() {
     let (mut taken, mut refused) = (0, 0);
     for entry in std::fs::read_dir(corpus).unwrap() {
         let bytes = std::fs::read(entry.unwrap().path()).unwrap();
-        match Body::parse(&bytes, false) {
-            Ok(body) => {
-                assert!(body.learn.is_none_or(|l| l.len() == body.features.rows()));
+        match from_file(bytes.clone(), false) {
+            Ok(samples) => {
+                assert!(samples.learn().is_none_or(|marks| marks.len() == samples.len()));
                 taken += 1;
             }
             Err(_) => refused += 1,
         }
-        let _ = Body::parse(&bytes, true);
+        let _ = from_file(bytes.clone(), true);
     }
     assert!(taken >= 4 && refused >= 4, "{taken} taken, {refused} refused");
 }

@@ -2,7 +2,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
-use ultta::{Config, Input};
+use ultta::{Config, Features, Input};
 use ultta_server::{Durability, ServerConfig};
 
 use crate::common::*;
@@ -14,9 +14,10 @@ pub fn crash(folder: &Path) -> tempfile::TempDir {
         for entry in fs::read_dir(from).unwrap() {
             let entry = entry.unwrap();
             let target = to.join(entry.file_name());
-            match entry.file_type().unwrap().is_dir() {
-                true => copy(&entry.path(), &target),
-                false => drop(fs::copy(entry.path(), target).unwrap()),
+            if entry.file_type().unwrap().is_dir() {
+                copy(&entry.path(), &target);
+            } else {
+                fs::copy(entry.path(), target).unwrap();
             }
         }
     }
@@ -99,6 +100,29 @@ fn every_method_recovers_bit_for_bit() {
     for (name, state) in names.iter().zip(expected) {
         assert_eq!(after.state(name), state, "{name}");
     }
+    after.stop();
+    service.stop();
+}
+
+/// Rows are scaled where they come in; the log and the session have the same bits.
+#[test]
+fn rows_that_the_service_scaled_recover_bit_for_bit() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = Service::with_default(folder.path(), "ul-tta");
+    let features = rows(120);
+    let mut session = session("ul-tta");
+    for (start, length, normalize) in [(0, 3.0, true), (40, 1.004, false), (80, 0.07, true)] {
+        let data: Vec<f32> = features.slice(start..start + 40).data().iter().map(|v| v * length).collect();
+        let rows: Vec<&[f32]> = data.chunks(DIM).collect();
+        let (status, answer) =
+            service.post("/v1/streams/default/classify", &json!({"features": rows, "normalize": normalize}));
+        assert_eq!(status, 200, "{answer}");
+        let scaled = Features::checked(data, DIM, normalize).unwrap();
+        assert_same(&answer, &session.step(&scaled).unwrap());
+    }
+    let left = crash(folder.path());
+    let after = Service::with_default(left.path(), "ul-tta");
+    assert_eq!(after.state("default"), session.state().to_bytes().unwrap());
     after.stop();
     service.stop();
 }

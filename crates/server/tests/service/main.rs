@@ -2,6 +2,7 @@
 //!
 //! - `common`: a server to ask, and streams to ask it with
 //! - `classify`: bodies of every kind give the answers of a session in Rust
+//! - `views`: methods that need views of every sample
 //! - `streams`: create, freeze, snapshot, roll back, clone, merge, delete
 //! - `durability`: recovery is bit for bit; torn tails; clocks
 //! - `protection`: tokens, limits, malformed bodies, slow and many clients, TLS, shutdown
@@ -15,3 +16,4 @@ mod durability;
 mod pictures;
 mod protection;
 mod streams;
+mod views;

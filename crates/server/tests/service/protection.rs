@@ -166,6 +166,36 @@ fn malformed_bodies_are_refused_and_change_nothing() {
     service.stop();
 }
 
+/// What a client is advised to do, a client can do: no flag of the command line is named.
+#[test]
+fn refusals_advise_in_the_words_of_the_service() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = Service::with_default(folder.path(), "ul-tta");
+    let long = vec![vec![3.0; DIM]];
+    let row = json!({"name": "features", "shape": [1, DIM], "datatype": "FP32", "data": long[0]});
+    let head = json!({"prototypes": long, "classes": ["a"], "logit_scale": 100});
+    let normalize = "send `normalize: true`";
+    for (path, body, advice) in [
+        (CLASSIFY, json!({"features": long}), normalize),
+        ("/v1/streams/default/predict", json!({"features": long}), normalize),
+        ("/v2/models/default/infer", json!({"inputs": [row]}), normalize),
+        ("/v1/streams", json!({"name": "other", "head": head}), "scale the rows to unit length"),
+    ] {
+        let (status, answer) = service.post(path, &body);
+        let detail = answer["detail"].as_str().unwrap();
+        assert_eq!(status, 422, "{path}: {detail}");
+        assert!(detail.contains("norm 12") && detail.contains(advice) && !detail.contains("--"), "{detail}");
+    }
+    // and the advice helps
+    assert_eq!(service.post(CLASSIFY, &json!({"features": long, "normalize": true})).0, 200);
+    let infer = json!({"inputs": [row], "parameters": {"normalize": true}});
+    assert_eq!(service.post("/v2/models/default/infer", &infer).0, 200);
+    let line = serde_json::to_vec(&long[0]).unwrap();
+    let (_, answer) = service.send(CLASSIFY, "application/x-ndjson", &line);
+    assert!(answer["error"].as_str().unwrap().contains(normalize), "{answer}");
+    service.stop();
+}
+
 #[test]
 fn slow_clients_are_cut_off_and_vanishing_ones_harm_nobody() {
     let folder = tempfile::tempdir().unwrap();

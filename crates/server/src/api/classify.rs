@@ -1,0 +1,241 @@
+//! Samples, answers and labels.
+
+use serde::{Deserialize, Serialize};
+use ultta_formats::Id;
+use utoipa::{IntoParams, ToSchema};
+
+use super::Matrix;
+use crate::job::{Answers, Extent};
+
+/// Rows to classify, as JSON.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ClassifyRequest {
+    /// Image features: a list of rows, all of the head's dimension and unit length.
+    #[schema(value_type = Vec<Vec<f32>>)]
+    pub features: Matrix,
+    /// `false` for rows that must not teach: one for all rows, or one per row.
+    #[serde(default)]
+    pub learn: Option<Learn>,
+    /// Arrival time of each row in seconds, for updates by time. A time before an earlier one is lifted to it.
+    #[serde(default)]
+    pub times: Option<Vec<f64>>,
+    /// Extra views of each row, for methods that need some: per row a list of feature rows.
+    #[serde(default)]
+    #[schema(value_type = Option<Vec<Vec<Vec<f32>>>>)]
+    pub views: Option<Vec<Matrix>>,
+    /// Your own names for the rows, echoed as `ref`: numbers or strings.
+    #[serde(default)]
+    #[schema(value_type = Option<Vec<Object>>)]
+    pub refs: Option<Vec<Id>>,
+    /// Add this many of the best classes.
+    #[serde(default)]
+    pub top: Option<u32>,
+    /// Add the probabilities of all classes.
+    #[serde(default)]
+    pub probs: Option<bool>,
+    /// Accept rows of any length but zero and scale them to unit length.
+    #[serde(default)]
+    pub normalize: Option<bool>,
+}
+
+/// One mark for all rows, or one per row.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum Learn {
+    /// One mark for all rows.
+    All(bool),
+    /// One mark per row.
+    Each(Vec<bool>),
+}
+
+/// What an answer holds, for bodies that cannot say it themselves.
+#[derive(Clone, Copy, Debug, Default, Deserialize, IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct ClassifyQuery {
+    /// Add this many of the best classes.
+    pub top: Option<u32>,
+    /// Add the probabilities of all classes.
+    pub probs: Option<bool>,
+    /// Accept rows of any length but zero and scale them to unit length.
+    pub normalize: Option<bool>,
+}
+
+impl ClassifyQuery {
+    /// What the answer is to hold.
+    pub fn extent(&self) -> Extent {
+        Extent { top: self.top.unwrap_or(0) as usize, probs: self.probs.unwrap_or(false) }
+    }
+}
+
+/// Answers.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ClassifyResponse<'a> {
+    /// The stream that answered.
+    pub stream: &'a str,
+    /// The stream's generation, which sample ids belong to.
+    pub generation: u64,
+    /// Whether the rows are in the log and the stream has seen them. `false` for predictions, and while the stream
+    /// is degraded.
+    pub learnt: bool,
+    /// Samples that the stream had seen: with these rows if they were learnt, up to the published state if not.
+    pub as_of: u64,
+    /// One answer per row.
+    pub rows: Vec<RowAnswer<'a>>,
+}
+
+/// The answer for a row.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct RowAnswer<'a> {
+    /// The sample's id, for feedback; none where nothing was learnt.
+    pub id: Option<u64>,
+    /// Your own name for the row.
+    #[serde(rename = "ref", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub reference: Option<Id>,
+    /// The class answered.
+    pub label: usize,
+    /// Its name.
+    pub class: &'a str,
+    /// Its calibrated probability.
+    pub prob: f32,
+    /// What the frozen model says.
+    pub zero_shot: ZeroShot<'a>,
+    /// Whether the gate admitted the sample as a teacher.
+    pub admitted: bool,
+    /// Whether the sample fits no class.
+    pub unknown: bool,
+    /// The best classes, if the request wants them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub top: Option<Vec<Top<'a>>>,
+    /// The calibrated probabilities of all classes, if the request wants them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub probs: Option<Vec<f32>>,
+}
+
+/// The frozen model's answer.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ZeroShot<'a> {
+    /// The class.
+    pub label: usize,
+    /// Its name.
+    pub class: &'a str,
+    /// Its probability.
+    pub prob: f32,
+}
+
+/// One of the best classes.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Top<'a> {
+    /// The class.
+    pub label: usize,
+    /// Its name.
+    pub class: &'a str,
+    /// Its calibrated probability.
+    pub prob: f32,
+}
+
+/// Answers with class names and the sender's own names for the rows.
+pub fn row_answers<'a>(
+    mut answers: Answers,
+    classes: &'a [String],
+    refs: Option<Vec<Id>>,
+) -> Vec<RowAnswer<'a>> {
+    let mut refs = refs.map(Vec::into_iter);
+    let mut probs = std::mem::take(&mut answers.probs).into_iter();
+    let mut tops = std::mem::take(&mut answers.top).into_iter();
+    answers
+        .rows
+        .iter()
+        .map(|row| RowAnswer {
+            id: answers.learnt.then_some(row.id),
+            reference: refs.as_mut().and_then(Iterator::next),
+            label: row.label,
+            class: &classes[row.label],
+            prob: row.prob,
+            zero_shot: ZeroShot {
+                label: row.zero_shot.label,
+                class: &classes[row.zero_shot.label],
+                prob: row.zero_shot.prob,
+            },
+            admitted: row.admitted && answers.learnt,
+            unknown: row.unknown,
+            top: tops.next().map(|top| {
+                top.into_iter().map(|(label, prob)| Top { label, class: &classes[label], prob }).collect()
+            }),
+            probs: probs.next(),
+        })
+        .collect()
+}
+
+/// Pictures as files of a form; fields without a file are ignored.
+#[derive(Debug, ToSchema)]
+#[allow(dead_code)]
+pub struct PicturesForm {
+    /// Any number of files, under any names.
+    #[schema(value_type = Vec<String>, format = Binary)]
+    pictures: Vec<Vec<u8>>,
+}
+
+/// Pictures as JSON.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PicturesRequest {
+    /// Whole picture files, base64.
+    pub pictures: Vec<String>,
+    /// Your own names for the pictures, echoed as `ref`.
+    #[serde(default)]
+    #[schema(value_type = Option<Vec<Object>>)]
+    pub refs: Option<Vec<Id>>,
+    /// Add this many of the best classes.
+    #[serde(default)]
+    pub top: Option<u32>,
+    /// Add the probabilities of all classes.
+    #[serde(default)]
+    pub probs: Option<bool>,
+}
+
+/// Delayed labels.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FeedbackRequest {
+    /// The labels.
+    pub labels: Vec<FeedbackLabel>,
+    /// The generation that the ids belong to, to be safe against a reset in between.
+    #[serde(default)]
+    pub generation: Option<u64>,
+}
+
+/// One delayed label: the class by index or by name.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FeedbackLabel {
+    /// The sample's id, as answered.
+    pub id: u64,
+    /// The true class, by index …
+    #[serde(default)]
+    pub label: Option<usize>,
+    /// … or by name.
+    #[serde(default)]
+    pub class: Option<String>,
+}
+
+/// What became of labels.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct FeedbackResponse {
+    /// One outcome per label, in order.
+    pub outcomes: Vec<FeedbackOutcome>,
+}
+
+/// What became of a label.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct FeedbackOutcome {
+    /// The sample's id.
+    pub id: u64,
+    /// `taken`, `unused` (the method has no use for labels) or `refused`.
+    pub outcome: &'static str,
+    /// Why it was refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}

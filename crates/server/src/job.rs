@@ -1,0 +1,132 @@
+//! What is asked of a stream's owner, and what it replies.
+
+use std::ops::Range;
+use std::time::Instant;
+
+use tokio::sync::oneshot;
+use ultta::{Row, Temperature};
+use ultta::{Scores, Step};
+
+use crate::owner::Owner;
+use crate::problem::Problem;
+use crate::samples::Samples;
+
+/// What is asked of an owner.
+pub enum Job {
+    /// Samples to answer and learn from.
+    Classify(Classify),
+    /// Delayed labels.
+    Feedback(Feedback),
+    /// Anything else, done between two blocks.
+    Control(Box<dyn FnOnce(&mut Owner) + Send>),
+    /// A reader found the published session behind.
+    Publish,
+    /// Finish: write the state and end.
+    Stop(oneshot::Sender<()>),
+}
+
+/// Samples to answer and learn from.
+pub struct Classify {
+    pub samples: Samples,
+    /// The frozen model's scores for them, where they were computed on the way here.
+    pub zero_shot: Option<Scores>,
+    pub extent: Extent,
+    pub arrived: Instant,
+    pub reply: Reply,
+}
+
+impl Classify {
+    /// Whether this can be stepped as one block behind an earlier job. Samples that come with their scores gain
+    /// nothing by it.
+    pub fn can_follow(&self, earlier: &Classify) -> bool {
+        self.zero_shot.is_none() && earlier.zero_shot.is_none() && earlier.samples.can_append(&self.samples)
+    }
+}
+
+/// What an answer holds beyond the best class.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Extent {
+    /// Number of best classes to list.
+    pub top: usize,
+    /// Whether to list the probabilities of all classes.
+    pub probs: bool,
+}
+
+impl Extent {
+    /// Whether the scores of a step must be kept for it.
+    pub fn needs_scores(&self) -> bool {
+        self.top > 0 || self.probs
+    }
+}
+
+/// A sample of the stream that is shadowed: its generation, and its id within that.
+pub type SourceId = (u64, u64);
+
+/// Where answers go.
+pub enum Reply {
+    /// To the request that waits for them.
+    Caller(oneshot::Sender<Result<Answers, Problem>>),
+    /// Nowhere: they are compared with the labels that the shadowed stream answered.
+    Shadow { first: SourceId, labels: Vec<u32> },
+}
+
+impl Reply {
+    pub fn send(self, answers: Result<Answers, Problem>) {
+        if let Reply::Caller(reply) = self {
+            // A caller who has gone does not undo what was accepted.
+            let _ = reply.send(answers);
+        }
+    }
+}
+
+/// Answers to samples.
+#[derive(Clone, Debug)]
+pub struct Answers {
+    pub rows: Vec<Row>,
+    /// The best classes per sample; empty unless the request wants them.
+    pub top: Vec<Vec<(usize, f32)>>,
+    /// The probabilities of all classes per sample; empty unless the request wants them.
+    pub probs: Vec<Vec<f32>>,
+    /// Whether the samples are in the log and the session has seen them.
+    pub learnt: bool,
+    pub generation: u64,
+    /// Number of samples that the answering state had seen.
+    pub as_of: u64,
+}
+
+impl Answers {
+    /// The answers to some of the samples of a step.
+    pub fn of(step: &Step, rows: Range<usize>, extent: Extent, learnt: bool, generation: u64) -> Self {
+        let mut top = Vec::new();
+        if extent.top > 0 {
+            top.extend(rows.clone().map(|row| step.top(row, extent.top)));
+        }
+        let mut probs = Vec::new();
+        if extent.probs {
+            probs.extend(rows.clone().map(|row| step.probs(row, Temperature::Cal)));
+        }
+        Self { rows: step.rows[rows].to_vec(), top, probs, learnt, generation, as_of: step.health.seen }
+    }
+}
+
+/// Delayed labels.
+pub struct Feedback {
+    /// Sample id and label.
+    pub labels: Vec<(u64, usize)>,
+    /// The generation that the sender believes the ids belong to.
+    pub generation: Option<u64>,
+    /// If set, the ids are those of the stream that is shadowed, in this generation of it.
+    pub source: Option<u64>,
+    pub reply: Option<oneshot::Sender<Result<Vec<Outcome>, Problem>>>,
+}
+
+/// What became of a label.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// The method learnt from it.
+    Taken,
+    /// The method has no use for labels, or learning is stopped; it counts for calibration only.
+    Unused,
+    /// It cannot be used.
+    Refused(String),
+}

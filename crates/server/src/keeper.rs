@@ -1,0 +1,136 @@
+//! The keeper: the second thread of a stream. It does what is slow and need not be in order: syncing the log every
+//! interval, writing base states, publishing sessions for readers.
+
+use std::fs::File;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use ultta::{Session, State};
+
+use crate::board::Board;
+use crate::store::{Extra, Folder};
+
+/// The owner's end of the keeper.
+pub struct Keeper {
+    chores: Option<mpsc::Sender<Chore>>,
+    thread: Option<JoinHandle<()>>,
+    progress: Arc<Progress>,
+}
+
+/// One thing for the keeper to do.
+enum Chore {
+    /// Sync the log. Its oldest unsynced record was written at this time.
+    Sync(Arc<File>, Instant),
+    /// Write the state before a log record, and remove the logs that it replaces.
+    Base { state: State, number: u64, learning: bool, extra: Extra },
+    /// Put a copy of the session on the board.
+    Publish { session: Session, generation: u64 },
+}
+
+/// What the keeper is doing, and how it went. The owner reads it.
+#[derive(Default)]
+struct Progress {
+    syncing: AtomicBool,
+    writing_base: AtomicBool,
+    publishing: AtomicBool,
+    /// Longest time that a record waited for the disk, in microseconds.
+    lag: AtomicU64,
+    /// The last failure to sync, until the owner takes it.
+    failure: Mutex<Option<String>>,
+}
+
+impl Keeper {
+    pub fn start(stream: &str, folder: Folder, board: Arc<Board>) -> Self {
+        let (sender, chores) = mpsc::channel::<Chore>();
+        let progress = Arc::new(Progress::default());
+        let (name, shared) = (stream.to_string(), progress.clone());
+        let work = move || chores.into_iter().for_each(|chore| chore.run(&name, &folder, &board, &shared));
+        match std::thread::Builder::new().name(format!("keep {stream}")).spawn(work) {
+            Ok(thread) => Self { chores: Some(sender), thread: Some(thread), progress },
+            Err(e) => {
+                tracing::error!(stream, error = %e, "no keeper thread");
+                Self { chores: None, thread: None, progress }
+            }
+        }
+    }
+
+    /// Syncs the log. `false` while an earlier sync is under way.
+    pub fn sync(&self, file: Arc<File>, since: Instant) -> bool {
+        self.send(&self.progress.syncing, || Chore::Sync(file, since))
+    }
+
+    /// Writes a base state. `false` while an earlier one is being written.
+    pub fn write_base(&self, state: State, number: u64, learning: bool, extra: Extra) -> bool {
+        self.send(&self.progress.writing_base, || Chore::Base { state, number, learning, extra })
+    }
+
+    /// Publishes the session. `false` while an earlier one is being published.
+    pub fn publish(&self, session: &Session, generation: u64) -> bool {
+        self.send(&self.progress.publishing, || Chore::Publish { session: session.clone(), generation })
+    }
+
+    /// Whether a base state is being written.
+    pub fn writes_base(&self) -> bool {
+        self.progress.writing_base.load(Ordering::Acquire)
+    }
+
+    /// Longest time that a record waited for the disk, in milliseconds.
+    pub fn sync_lag_ms(&self) -> f64 {
+        self.progress.lag.load(Ordering::Relaxed) as f64 / 1e3
+    }
+
+    /// Why the last sync failed, told once.
+    pub fn take_failure(&self) -> Option<String> {
+        self.progress.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Finishes what is under way and ends the thread.
+    pub fn finish(&mut self) {
+        self.chores = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+
+    /// Hands a chore over unless one of its kind is under way.
+    fn send(&self, busy: &AtomicBool, chore: impl FnOnce() -> Chore) -> bool {
+        if busy.swap(true, Ordering::AcqRel) {
+            return false;
+        }
+        let sent = self.chores.as_ref().is_some_and(|chores| chores.send(chore()).is_ok());
+        if !sent {
+            busy.store(false, Ordering::Release);
+        }
+        sent
+    }
+}
+
+impl Chore {
+    fn run(self, stream: &str, folder: &Folder, board: &Board, progress: &Progress) {
+        match self {
+            Chore::Sync(file, since) => {
+                let synced = file.sync_data();
+                progress.lag.fetch_max(since.elapsed().as_micros() as u64, Ordering::Relaxed);
+                if let Err(e) = synced {
+                    *progress.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(e.to_string());
+                }
+                progress.syncing.store(false, Ordering::Release);
+            }
+            Chore::Base { state, number, learning, extra } => {
+                let written = folder.write_base(state, number, learning, extra);
+                match written.and_then(|()| folder.compact(number)) {
+                    Ok(_) => tracing::debug!(stream, number, "log compacted"),
+                    // The log goes on growing, and nothing is lost; the next rotation tries again.
+                    Err(e) => tracing::warn!(stream, error = %e, "the log could not be compacted"),
+                }
+                progress.writing_base.store(false, Ordering::Release);
+            }
+            Chore::Publish { session, generation } => {
+                board.publish(Arc::new(session), generation);
+                progress.publishing.store(false, Ordering::Release);
+            }
+        }
+    }
+}

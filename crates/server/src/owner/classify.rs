@@ -1,0 +1,106 @@
+//! Samples: logged, stepped, answered, shown to shadows.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use super::Owner;
+use crate::job::{Answers, Classify, Reply};
+use crate::metrics::Stage;
+use crate::problem::Problem;
+use crate::recovery::grouping_is_free;
+
+impl Owner {
+    /// Logs a group of requests with one write, then steps through them. While the disk refuses the log, they are
+    /// answered without learning.
+    pub(super) fn classify(&mut self, mut group: Vec<Classify>) {
+        let taken = Instant::now();
+        for job in &mut group {
+            self.parts.stages.observe(Stage::Queue, taken - job.arrived);
+            self.settle_times(job);
+        }
+        let logged = self.log_samples(&group);
+        self.parts.stages.observe(Stage::Log, taken.elapsed());
+        if !logged {
+            return self.answer_only(group);
+        }
+        let stepping = Instant::now();
+        let together = grouping_is_free(&self.session);
+        let mut jobs = VecDeque::from(group);
+        while let Some(first) = jobs.pop_front() {
+            let mut block = vec![first];
+            while together && jobs.front().is_some_and(|job| job.can_follow(&block[0])) {
+                block.extend(jobs.pop_front());
+            }
+            self.step(block);
+        }
+        self.parts.stages.observe(Stage::Step, stepping.elapsed());
+    }
+
+    /// Gives samples the server's time where the method goes by time and the sender gave none, and lifts times that
+    /// run backwards.
+    fn settle_times(&mut self, job: &mut Classify) {
+        if self.stamps_times && job.samples.times().is_none() {
+            job.samples.stamp(self.parts.clock.now());
+        }
+        if let Some(times) = job.samples.times_mut() {
+            self.extra.arrivals.lift(times);
+        }
+    }
+
+    /// Steps jobs as one block and answers them.
+    fn step(&mut self, mut block: Vec<Classify>) {
+        let keep_scores = block.iter().any(|job| job.extent.needs_scores());
+        let zero_shot = block[0].zero_shot.take();
+        let mut samples = block[0].samples.clone();
+        for job in &block[1..] {
+            samples.append(&job.samples);
+        }
+        let step = match self.session.step(&samples.input(zero_shot.as_ref(), keep_scores)) {
+            Ok(step) => step,
+            Err(e) => {
+                let problem = Problem::from(e);
+                return block.into_iter().for_each(|job| job.reply.send(Err(problem.clone())));
+            }
+        };
+        self.publishing.behind = true;
+        let mut start = 0;
+        for job in &block {
+            let rows = &step.rows[start..start + job.samples.len()];
+            let source = match &job.reply {
+                Reply::Shadow { first, labels } => {
+                    let same = rows.iter().zip(labels).filter(|(row, label)| row.label as u32 == **label);
+                    self.agreement.same += same.count() as u64;
+                    self.agreement.shown += rows.len() as u64;
+                    Some(*first)
+                }
+                Reply::Caller(_) => None,
+            };
+            self.recent.add(rows, source);
+            start += rows.len();
+        }
+        self.parts.shadows.show(&samples, &step.rows, self.extra.generation);
+        self.parts.stages.rows.inc_by(samples.len() as u64);
+        let status = self.status_with(step.health);
+        let latencies = block.iter().map(|job| job.arrived.elapsed());
+        self.board.note(&step.rows, latencies, status, self.parts.clock.now());
+        let mut start = 0;
+        for job in block {
+            let rows = start..start + job.samples.len();
+            start = rows.end;
+            if matches!(job.reply, Reply::Caller(_)) {
+                job.reply.send(Ok(Answers::of(&step, rows, job.extent, true, self.extra.generation)));
+            }
+        }
+    }
+
+    /// Answers without learning, because nothing can be kept.
+    fn answer_only(&mut self, jobs: Vec<Classify>) {
+        for job in jobs {
+            let input = job.samples.input(job.zero_shot.as_ref(), job.extent.needs_scores());
+            let answered = self.session.predict(&input);
+            let answers = answered
+                .map(|step| Answers::of(&step, 0..step.rows.len(), job.extent, false, self.extra.generation));
+            job.reply.send(answers.map_err(Problem::from));
+        }
+    }
+}

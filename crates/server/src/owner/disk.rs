@@ -1,0 +1,202 @@
+//! What an owner keeps on the disk: the log and the base states; and what happens while the disk refuses them.
+
+use std::time::{Duration, Instant};
+
+use ultta::State;
+
+use super::Owner;
+use crate::job::Classify;
+use crate::log::Log;
+use crate::problem::Problem;
+use crate::settings::Durability;
+use crate::store::Extra;
+
+/// Pause between two attempts to write after a failure.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// The log, and whether the disk takes it.
+pub(super) struct Disk {
+    log: Log,
+    /// Why the disk does not take the log; `None` while it does.
+    refusal: Option<String>,
+    /// When writing was last tried after a failure.
+    tried: Instant,
+    /// When the oldest record that is not synced yet was written.
+    unsynced_since: Option<Instant>,
+}
+
+impl Disk {
+    pub(super) fn new(log: Log) -> Self {
+        Self { log, refusal: None, tried: Instant::now(), unsynced_since: None }
+    }
+
+    pub(super) fn log(&self) -> &Log {
+        &self.log
+    }
+
+    pub(super) fn refusal(&self) -> Option<&str> {
+        self.refusal.as_deref()
+    }
+
+    pub(super) fn accepts_again(&mut self) {
+        self.refusal = None;
+    }
+
+    /// How long after which moment the next chore is due.
+    pub(super) fn next_chore(&self, sync_interval: Duration) -> Option<(Duration, Instant)> {
+        let retry = self.refusal.is_some().then_some((RETRY, self.tried));
+        let sync = self.unsynced_since.map(|since| (sync_interval, since));
+        retry.into_iter().chain(sync).min_by_key(|(after, since)| *since + *after)
+    }
+
+    /// Writes what was staged. Without `sync` it is synced later.
+    fn commit(&mut self, sync: bool) -> std::io::Result<()> {
+        self.log.commit(sync)?;
+        if !sync {
+            self.unsynced_since.get_or_insert_with(Instant::now);
+        }
+        Ok(())
+    }
+}
+
+impl Owner {
+    /// Syncs, tries again after a failure, starts a new log when the old one is long.
+    pub(super) fn do_disk_chores(&mut self) {
+        if let Some(failure) = self.keeper.take_failure() {
+            self.degrade(format!("syncing the log failed: {failure}"));
+        }
+        if self.disk.refusal.is_some() && self.disk.tried.elapsed() >= RETRY {
+            self.try_again();
+        }
+        if let Some(since) = self.disk.unsynced_since
+            && since.elapsed() >= self.parts.sync_interval
+            && self.keeper.sync(self.disk.log.file(), since)
+        {
+            self.disk.unsynced_since = None;
+        }
+        let long = self.disk.log.bytes() >= self.parts.compact_bytes;
+        if long && self.disk.refusal.is_none() && !self.keeper.writes_base() {
+            self.rotate();
+        }
+    }
+
+    /// Logs samples with one write. `false` while the disk refuses the log.
+    pub(super) fn log_samples(&mut self, group: &[Classify]) -> bool {
+        if self.disk.refusal.is_some() {
+            return false;
+        }
+        for job in group {
+            self.disk.log.stage_samples(&job.samples);
+        }
+        self.commit().is_ok()
+    }
+
+    /// Logs delayed labels.
+    pub(super) fn log_labels<'a>(
+        &mut self,
+        labels: impl Iterator<Item = &'a (u64, usize)>,
+    ) -> Result<(), Problem> {
+        self.refuse_if_degraded("nothing is learnt at the moment")?;
+        for (id, label) in labels {
+            self.disk.log.stage_feedback(*id, *label as u64);
+        }
+        self.commit().map_err(|reason| Problem::storage(format!("the labels cannot be kept: {reason}")))
+    }
+
+    /// Logs that learning is stopped or resumed.
+    pub(super) fn log_learning(&mut self, learning: bool) -> Result<(), Problem> {
+        self.refuse_if_degraded("the change cannot be kept")?;
+        self.disk.log.stage_learning(learning);
+        self.commit().map_err(|reason| Problem::storage(format!("the change cannot be kept: {reason}")))
+    }
+
+    fn refuse_if_degraded(&self, what: &str) -> Result<(), Problem> {
+        match &self.disk.refusal {
+            Some(reason) => Err(Problem::storage(format!("{what}: {reason}"))),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes what was staged; if the disk does not take it, nothing is learnt from here on. The error says why.
+    fn commit(&mut self) -> Result<(), String> {
+        self.disk.commit(self.parts.durability == Durability::Sync).map_err(|e| {
+            let reason = format!("writing the log failed: {e}");
+            self.degrade(reason.clone());
+            reason
+        })
+    }
+
+    /// From here on samples are answered without learning, until the disk takes the log again.
+    fn degrade(&mut self, reason: String) {
+        self.disk.tried = Instant::now();
+        if self.disk.refusal.is_none() {
+            tracing::error!(stream = self.parts.name, reason, "degraded: answering without learning");
+            self.board.event(self.parts.clock.now(), "degraded", reason.clone());
+        }
+        self.disk.refusal = Some(reason);
+        self.board.set_status(self.status());
+    }
+
+    /// Tries to go on after a failure: a whole new base and log, with all that was learnt before.
+    fn try_again(&mut self) {
+        self.disk.tried = Instant::now();
+        if self.write_own_base().is_ok() {
+            self.disk.accepts_again();
+            self.announce("recovered", "the disk takes the log again; learning goes on");
+        }
+    }
+
+    fn write_own_base(&mut self) -> Result<(), Problem> {
+        self.write_base(self.session.state(), self.session.learning(), self.extra)
+    }
+
+    /// Makes a state the one that recovery starts from, with an empty log behind it.
+    pub(super) fn write_base(&mut self, state: State, learning: bool, extra: Extra) -> Result<(), Problem> {
+        // A base that is still being written may have the same number.
+        while self.keeper.writes_base() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let number = self.disk.log.next();
+        // The segment first: an empty one is harmless, a base whose segment cannot be made would not be.
+        let log = self.parts.folder.create_log(number)?;
+        if self.disk.unsynced_since.is_some() {
+            // Should the base fail, recovery goes through the old segment into the new one.
+            self.disk.log.file().sync_data().map_err(|e| Problem::storage(e.to_string()))?;
+        }
+        self.disk.log = log;
+        self.disk.unsynced_since = None;
+        self.parts.folder.write_base(state, number, learning, extra)?;
+        if let Err(e) = self.parts.folder.compact(number) {
+            tracing::warn!(stream = self.parts.name, error = %e, "old logs stay");
+        }
+        Ok(())
+    }
+
+    /// Starts a new segment; the keeper writes the state before it and removes what came earlier.
+    fn rotate(&mut self) {
+        let number = self.disk.log.next();
+        let log = match self.parts.folder.create_log(number) {
+            Ok(log) => log,
+            Err(e) => return self.degrade(format!("starting a new log failed: {e}")),
+        };
+        let old = std::mem::replace(&mut self.disk.log, log);
+        // What the old segment still has to sync is in the new base; until that is there, both are kept.
+        if let Some(since) = self.disk.unsynced_since.take() {
+            self.keeper.sync(old.file(), since);
+        }
+        self.keeper.write_base(self.session.state(), number, self.session.learning(), self.extra);
+    }
+
+    /// The end: everything that was accepted is in a base state.
+    pub(super) fn finish(&mut self) {
+        self.keeper.finish();
+        match self.write_own_base() {
+            Ok(()) => {
+                tracing::info!(stream = self.parts.name, seen = self.session.next_id(), "state written")
+            }
+            Err(e) => {
+                tracing::error!(stream = self.parts.name, error = e.detail, "the state could not be written")
+            }
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! The owner of a stream: one thread that takes requests in arrival order, writes them to the log, and only then
+//! lets them teach.
+//!
+//! ```text
+//! queue ─► gather ─► log ─► step ─► answer ─► publish
+//! ```
+//!
+//! Samples were checked and scaled before they queued, and large requests bring the frozen model's scores with them.
+//! Requests that wait together are logged with one write (and one sync), and stepped as one block where the method
+//! says that grouping does not matter. What takes long and need not be in order is done by the
+//! [keeper](crate::keeper).
+//!
+//! This file is the thread's loop. Its jobs: `classify` (samples), `labels` (delayed labels), `change` (freeze,
+//! reset, roll back, merge), `disk` (log, base states, what happens when the disk refuses).
+
+mod change;
+mod classify;
+mod disk;
+mod labels;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{mpsc, oneshot};
+use ultta::{Health, Session};
+
+use crate::board::{Board, Status};
+use crate::clock::Clock;
+use crate::job::{Classify, Job};
+use crate::keeper::Keeper;
+use crate::metrics::Stages;
+use crate::recovery::Recovered;
+use crate::settings::Durability;
+use crate::shadow::Shadows;
+use crate::store::{Extra, Folder};
+use disk::Disk;
+use labels::RecentAnswers;
+
+/// Samples that are logged together, at most (a single request may have more).
+const GROUP_ROWS: usize = 256;
+/// While there are readers, they are shown a session that is at most this old.
+const PUBLISH_WITH_READERS: Duration = Duration::from_secs(1);
+/// Without readers a session is published less often; the first reader still finds a recent one.
+const PUBLISH_WITHOUT_READERS: Duration = Duration::from_secs(10);
+
+/// What an owner is made of.
+pub struct Parts {
+    pub name: String,
+    pub folder: Folder,
+    pub durability: Durability,
+    pub sync_interval: Duration,
+    pub compact_bytes: u64,
+    pub clock: Clock,
+    pub stages: Stages,
+    pub shadows: Shadows,
+    /// Of a shadow: samples that it was not shown.
+    pub missed: Arc<AtomicU64>,
+}
+
+/// One stream's owner.
+pub struct Owner {
+    parts: Parts,
+    session: Session,
+    extra: Extra,
+    board: Arc<Board>,
+    keeper: Keeper,
+    disk: Disk,
+    recent: RecentAnswers,
+    publishing: Publishing,
+    /// Whether samples without a time get the server's time.
+    stamps_times: bool,
+    agreement: Agreement,
+}
+
+/// When the session is published again.
+struct Publishing {
+    /// Whether the session has changed since it was published.
+    behind: bool,
+    /// Whether a reader wants a newer one.
+    wanted: bool,
+    last: Instant,
+    /// How long publishing took the owner last time.
+    cost: Duration,
+}
+
+/// Of a shadow: how often it answers as the stream that it follows.
+#[derive(Clone, Copy, Default)]
+struct Agreement {
+    same: u64,
+    shown: u64,
+}
+
+impl Owner {
+    /// Takes over what was found on the disk.
+    pub fn new(parts: Parts, recovered: Recovered) -> (Self, Arc<Board>) {
+        let Recovered { session, extra, log, .. } = recovered;
+        let status = Status {
+            learning: session.learning(),
+            generation: extra.generation,
+            degraded: None,
+            log_next: log.next(),
+            log_bytes: log.bytes(),
+            health: session.health(),
+            shadow_agreement: None,
+            shadow_dropped: 0,
+            sync_lag_ms: 0.0,
+        };
+        let board = Arc::new(Board::new(status, Arc::new(session.clone())));
+        let keeper = Keeper::start(&parts.name, parts.folder.clone(), board.clone());
+        let owner = Self {
+            stamps_times: session.config().method.uses_times(),
+            session,
+            extra,
+            board: board.clone(),
+            keeper,
+            disk: Disk::new(log),
+            recent: RecentAnswers::default(),
+            publishing: Publishing {
+                behind: false,
+                wanted: false,
+                last: Instant::now(),
+                cost: Duration::ZERO,
+            },
+            agreement: Agreement::default(),
+            parts,
+        };
+        (owner, board)
+    }
+
+    /// Works until it is told to stop.
+    pub fn run(mut self, mut queue: mpsc::Receiver<Job>, runtime: tokio::runtime::Handle) {
+        let mut next: Option<Job> = None;
+        loop {
+            let job = next.take().or_else(|| self.receive(&mut queue, &runtime));
+            match job {
+                Some(Job::Classify(first)) => {
+                    let (group, other) = gather(first, &mut queue);
+                    next = other;
+                    self.classify(group);
+                }
+                Some(Job::Feedback(feedback)) => self.feedback(feedback),
+                Some(Job::Control(control)) => control(&mut self),
+                Some(Job::Publish) => self.publishing.wanted = true,
+                Some(Job::Stop(done)) => {
+                    self.finish();
+                    drop(queue);
+                    let _ = done.send(());
+                    return;
+                }
+                None => {}
+            }
+            self.do_chores();
+        }
+    }
+
+    /// The next job, or `None` when a chore is due.
+    fn receive(&self, queue: &mut mpsc::Receiver<Job>, runtime: &tokio::runtime::Handle) -> Option<Job> {
+        if let Ok(job) = queue.try_recv() {
+            return Some(job);
+        }
+        // A closed queue means that no request can come any more: the same as being told to stop.
+        let stop = || Job::Stop(oneshot::channel().0);
+        match self.time_to_chore() {
+            None => Some(queue.blocking_recv().unwrap_or_else(stop)),
+            Some(wait) => {
+                let received = runtime.block_on(async { tokio::time::timeout(wait, queue.recv()).await });
+                received.ok().map(|job| job.unwrap_or_else(stop))
+            }
+        }
+    }
+
+    /// How long to wait for a job before a chore is due; `None` while no chore is to come.
+    fn time_to_chore(&self) -> Option<Duration> {
+        let left = |after: Duration, since: Instant| {
+            after.saturating_sub(since.elapsed()).max(Duration::from_millis(1))
+        };
+        let disk = self.disk.next_chore(self.parts.sync_interval).map(|(after, since)| left(after, since));
+        let publish = self.publishing.behind.then(|| left(self.publish_after(), self.publishing.last));
+        disk.into_iter().chain(publish).min()
+    }
+
+    /// What is due between two jobs.
+    fn do_chores(&mut self) {
+        self.do_disk_chores();
+        if self.publishing.wanted && !self.publishing.behind {
+            self.publishing.wanted = false;
+            self.board.withdraw_request();
+        }
+        if self.publishing.behind && self.publishing.last.elapsed() >= self.publish_after() {
+            self.publish();
+        }
+    }
+
+    // ── publishing ───────────────────────────────────────────────────────────────────────────────────────────
+
+    /// Pause between two publications: long enough that publishing costs little of the owner's time.
+    fn publish_after(&self) -> Duration {
+        let Publishing { wanted, cost, .. } = self.publishing;
+        if wanted { PUBLISH_WITH_READERS.max(cost * 20) } else { PUBLISH_WITHOUT_READERS.max(cost * 50) }
+    }
+
+    fn publish(&mut self) {
+        let started = Instant::now();
+        if self.keeper.publish(&self.session, self.extra.generation) {
+            self.publishing =
+                Publishing { behind: false, wanted: false, last: Instant::now(), cost: started.elapsed() };
+        }
+    }
+
+    fn status(&self) -> Status {
+        self.status_with(self.session.health())
+    }
+
+    fn status_with(&self, health: Health) -> Status {
+        let Agreement { same, shown } = self.agreement;
+        Status {
+            learning: self.session.learning(),
+            generation: self.extra.generation,
+            degraded: self.disk.refusal().map(str::to_string),
+            log_next: self.disk.log().next(),
+            log_bytes: self.disk.log().bytes(),
+            health,
+            shadow_agreement: (shown > 0).then(|| same as f64 / shown as f64),
+            shadow_dropped: self.parts.missed.load(Ordering::Relaxed),
+            sync_lag_ms: self.keeper.sync_lag_ms(),
+        }
+    }
+}
+
+/// Requests that wait behind the first one, as long as they are samples, too; and the job that ended the group.
+fn gather(first: Classify, queue: &mut mpsc::Receiver<Job>) -> (Vec<Classify>, Option<Job>) {
+    let mut rows = first.samples.len();
+    let mut group = vec![first];
+    while rows < GROUP_ROWS {
+        match queue.try_recv() {
+            Ok(Job::Classify(job)) => {
+                rows += job.samples.len();
+                group.push(job);
+            }
+            Ok(other) => return (group, Some(other)),
+            Err(_) => break,
+        }
+    }
+    (group, None)
+}

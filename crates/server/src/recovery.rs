@@ -1,0 +1,130 @@
+//! Recovery: the session as it was, from the latest base state and the log behind it.
+
+use std::fs;
+
+use ultta::{Config, Error, Head, Result, Session, State};
+
+use crate::log::{self, Log, Record};
+use crate::samples::Samples;
+use crate::store::{Extra, Folder, io_error};
+
+/// Samples that recovery steps through at once, where the method lets any grouping give the same bits.
+const REPLAY_BLOCK: usize = 128;
+
+/// A stream as found on the disk.
+pub struct Recovered {
+    pub session: Session,
+    pub extra: Extra,
+    pub log: Log,
+    /// Records replayed.
+    pub records: u64,
+    /// Bytes of broken log that were cut off.
+    pub dropped: u64,
+}
+
+/// The session as it was: the latest base, and every record of the log behind it.
+pub fn recover(folder: &Folder, head: Head, config: &Config) -> Result<Recovered> {
+    let (bases, logs) = (folder.numbers("base-", ".safetensors")?, folder.numbers("log-", ".wal")?);
+    let mut session = Session::new(head, config)?;
+    let mut extra = Extra::default();
+    let start = bases.last().copied().unwrap_or(0);
+    if let Some(&number) = bases.last() {
+        let path = folder.base_path(number);
+        let state = State::load(&path)?;
+        session.load(&state).map_err(|e| Error::Format { reason: e.to_string(), path })?;
+        session.set_learning(note(&state, "learning") != Some("false"));
+        extra.generation = note(&state, "generation").and_then(|v| v.parse().ok()).unwrap_or(0);
+        let latest = note(&state, "latest").and_then(|v| v.parse().ok().map(f64::from_bits));
+        extra.arrivals.latest = latest.unwrap_or(f64::MIN);
+    }
+    let mut replayer = Replayer { session, extra, pending: None, records: 0 };
+    let (mut current, mut dropped): (Option<Log>, u64) = (None, 0);
+    for &first in logs.iter().filter(|&&first| first >= start) {
+        let path = folder.log_path(first);
+        let expected = current.as_ref().map_or(start, Log::next);
+        if current.is_some() && !log::is_segment(&path) {
+            // A full disk, or the end, came before it was begun: the one before it goes on.
+            dropped += fs::metadata(&path).map_or(0, |m| m.len());
+            fs::remove_file(&path).map_err(|e| io_error("removing", &path, e))?;
+            continue;
+        }
+        if first != expected || dropped > 0 {
+            // Records in between are missing: what follows them cannot be learnt in order.
+            dropped += fs::metadata(&path).map_or(0, |m| m.len());
+            let aside = path.with_extension("torn");
+            fs::rename(&path, aside).map_err(|e| io_error("setting aside", &path, e))?;
+            continue;
+        }
+        let tail = log::replay(&path, first, |record| replayer.take(record))
+            .map_err(|e| io_error("reading", &path, e))?;
+        dropped += tail.dropped;
+        current = Some(tail.log);
+    }
+    replayer.flush();
+    let Replayer { session, extra, records, .. } = replayer;
+    let log = match current {
+        Some(log) => log,
+        None => {
+            let path = folder.log_path(start);
+            Log::create(&path, start).map_err(|e| io_error("creating", &path, e))?
+        }
+    };
+    Ok(Recovered { session, extra, log, records, dropped })
+}
+
+/// Feeds records to a session, samples in blocks where the method allows it.
+struct Replayer {
+    session: Session,
+    extra: Extra,
+    /// Samples that were read and not stepped yet.
+    pending: Option<Samples>,
+    records: u64,
+}
+
+impl Replayer {
+    fn take(&mut self, record: Record) {
+        self.records += 1;
+        match record {
+            Record::Samples(samples) => {
+                for time in samples.times().into_iter().flatten() {
+                    self.extra.arrivals.latest = self.extra.arrivals.latest.max(*time);
+                }
+                let free = grouping_is_free(&self.session);
+                match &mut self.pending {
+                    Some(pending) if free && pending.len() < REPLAY_BLOCK && pending.can_append(&samples) => {
+                        pending.append(&samples);
+                    }
+                    _ => {
+                        self.flush();
+                        self.pending = Some(samples);
+                    }
+                }
+            }
+            // A label that was refused then is refused again now, and changes nothing either time.
+            Record::Feedback { id, label } => {
+                self.flush();
+                let _ = self.session.feedback(id, label as usize);
+            }
+            Record::Learning(learning) => {
+                self.flush();
+                self.session.set_learning(learning);
+            }
+        }
+    }
+
+    fn flush(&mut self) {
+        if let Some(samples) = self.pending.take() {
+            let _ = self.session.step(&samples.input(None, false));
+        }
+    }
+}
+
+/// Whether any grouping of samples gives the same answers and state.
+pub fn grouping_is_free(session: &Session) -> bool {
+    session.config().method.card().grouping == ultta::adapter::Grouping::Independent
+}
+
+/// What the server wrote beside a state.
+fn note<'s>(state: &'s State, key: &str) -> Option<&'s str> {
+    state.metadata.get(&format!("server.{key}")).map(String::as_str)
+}

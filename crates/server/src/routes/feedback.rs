@@ -1,0 +1,69 @@
+//! Delayed labels.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::api::*;
+use crate::http::App;
+use crate::job::Outcome;
+use crate::problem::Problem;
+use crate::routes::{Named, json_body};
+
+pub fn router() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new().routes(routes!(feedback))
+}
+
+/// Deliver labels of earlier samples
+///
+/// By the ids of the answers. A method that has a use for labels learns from them, and calibration is reported.
+#[utoipa::path(post, path = "/v1/streams/{stream}/feedback", tag = "classify", params(("stream" = String, Path, example = "default")),
+    request_body = FeedbackRequest, responses((status = 200, description = "What became of each label", body = FeedbackResponse), Refusals),
+    security((), ("token" = [])))]
+async fn feedback(
+    State(app): State<Arc<App>>,
+    Named(name): Named<String>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<FeedbackResponse>, Problem> {
+    let stream = app.streams.get(&name)?;
+    let limits = &app.config.limits;
+    let request: FeedbackRequest = json_body(&headers, body, limits).await?;
+    if request.labels.len() > limits.batch_rows {
+        return Err(Problem::too_large(format!("a request may have {} labels", limits.batch_rows)));
+    }
+    let mut labels = Vec::with_capacity(request.labels.len());
+    for given in &request.labels {
+        let label = match (given.label, &given.class) {
+            (Some(label), None) => label,
+            (None, Some(class)) => {
+                let mut found = stream.head.classes().iter().enumerate().filter(|(_, name)| *name == class);
+                match (found.next(), found.next()) {
+                    (Some((label, _)), None) => label,
+                    (None, _) => return Err(Problem::invalid(format!("there is no class {class:?}"))),
+                    _ => {
+                        return Err(Problem::invalid(format!(
+                            "several classes are named {class:?}; give the label"
+                        )));
+                    }
+                }
+            }
+            _ => {
+                return Err(Problem::invalid(format!("sample {}: expected either label or class", given.id)));
+            }
+        };
+        labels.push((given.id, label));
+    }
+    let outcomes = stream.feedback(labels, request.generation).await?;
+    let outcomes = request.labels.iter().zip(outcomes).map(|(given, outcome)| match outcome {
+        Outcome::Taken => FeedbackOutcome { id: given.id, outcome: "taken", reason: None },
+        Outcome::Unused => FeedbackOutcome { id: given.id, outcome: "unused", reason: None },
+        Outcome::Refused(why) => FeedbackOutcome { id: given.id, outcome: "refused", reason: Some(why) },
+    });
+    Ok(Json(FeedbackResponse { outcomes: outcomes.collect() }))
+}

@@ -1,0 +1,168 @@
+//! JSON lines: one sample a line, answered while more are still being sent.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use axum::body::{Body, Bytes};
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use futures_util::{StreamExt, stream};
+use serde::Serialize;
+use tokio::sync::{mpsc, oneshot};
+use ultta::Features;
+use ultta_formats::{Id, Line};
+
+use crate::api::{ClassifyQuery, RowAnswer, row_answers};
+use crate::http::App;
+use crate::job::Answers;
+use crate::problem::Problem;
+use crate::samples::{Samples, Views};
+use crate::stream::Stream;
+
+/// Lines of one request that are under way at once.
+const LINES_AHEAD: usize = 64;
+/// How often a request whose client is quiet looks whether the server is stopping.
+const LOOK: Duration = Duration::from_millis(250);
+/// Bytes of a line, at most.
+const MAX_LINE: usize = 4 << 20;
+
+/// One line of an answer to JSON lines.
+#[derive(Serialize)]
+struct LineAnswer<'a> {
+    #[serde(flatten)]
+    row: RowAnswer<'a>,
+    learnt: bool,
+    generation: u64,
+}
+
+/// One line that is refused.
+#[derive(Serialize)]
+struct LineError<'a> {
+    line: u64,
+    error: &'a str,
+}
+
+/// The answer to one line, under way or there.
+enum Pending {
+    /// The owner will answer.
+    Answer(oneshot::Receiver<Result<Answers, Problem>>, Option<Id>),
+    /// It is answered.
+    Ready(Result<Answers, Problem>, Option<Id>),
+    /// The line is no sample.
+    Refused(String),
+}
+
+/// Answers line by line, in order. A line that cannot be answered is refused in its place, and the others go on.
+pub fn answer_lines(
+    app: &Arc<App>,
+    stream: Arc<Stream>,
+    query: ClassifyQuery,
+    body: Body,
+    learn: bool,
+    pause: Duration,
+) -> Response {
+    let (sender, receiver) = mpsc::channel::<(u64, Pending)>(LINES_AHEAD);
+    tokio::spawn(read_lines(app.clone(), stream.clone(), query, body, learn, pause, sender));
+    let answers = stream::unfold((receiver, stream), |(mut receiver, stream)| async move {
+        let (number, pending) = receiver.recv().await?;
+        let (answered, reference) = match pending {
+            Pending::Answer(answer, reference) => (stream.answer(answer).await, reference),
+            Pending::Ready(answer, reference) => (answer, reference),
+            Pending::Refused(message) => (Err(Problem::malformed(message)), None),
+        };
+        let mut line = match answered {
+            Ok(answers) => {
+                let (learnt, generation) = (answers.learnt, answers.generation);
+                let refs = reference.map(|r| vec![r]);
+                let mut rows = row_answers(answers, stream.head.classes(), refs);
+                match rows.pop() {
+                    Some(row) => serde_json::to_vec(&LineAnswer { row, learnt, generation }),
+                    None => Ok(Vec::new()),
+                }
+            }
+            Err(problem) => serde_json::to_vec(&LineError { line: number, error: &problem.detail }),
+        }
+        .unwrap_or_default();
+        line.push(b'\n');
+        Some((Ok::<_, std::convert::Infallible>(Bytes::from(line)), (receiver, stream)))
+    });
+    ([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(answers)).into_response()
+}
+
+/// Reads lines and shows them to the stream while more are being sent.
+async fn read_lines(
+    app: Arc<App>,
+    stream: Arc<Stream>,
+    query: ClassifyQuery,
+    body: Body,
+    learn: bool,
+    pause: Duration,
+    sender: mpsc::Sender<(u64, Pending)>,
+) {
+    let mut chunks = body.into_data_stream();
+    let mut buffer: Vec<u8> = Vec::new();
+    let (mut number, mut ended, mut heard) = (0, false, Instant::now());
+    while !ended {
+        match tokio::time::timeout(LOOK, chunks.next()).await {
+            Ok(Some(Ok(chunk))) => {
+                buffer.extend_from_slice(&chunk);
+                heard = Instant::now();
+            }
+            Ok(None) => {
+                ended = true;
+                buffer.push(b'\n');
+            }
+            // The client has gone, says nothing, or the server stops: what was sent whole is answered.
+            Ok(Some(Err(_))) => return,
+            Err(_) if heard.elapsed() >= pause || app.stopping.load(Ordering::Acquire) => return,
+            Err(_) => {}
+        }
+        let mut start = 0;
+        while let Some(length) = buffer[start..].iter().position(|&b| b == b'\n') {
+            number += 1;
+            let line = &buffer[start..start + length];
+            start += length + 1;
+            let pending = match Line::parse(line) {
+                Ok(None) => continue,
+                Ok(Some(line)) => ask(&stream, line, query, learn).await,
+                Err(error) => Pending::Refused(error.to_string()),
+            };
+            if sender.send((number, pending)).await.is_err() {
+                return;
+            }
+        }
+        buffer.drain(..start);
+        if buffer.len() > MAX_LINE {
+            let refusal = Pending::Refused(format!("a line may have {MAX_LINE} bytes"));
+            let _ = sender.send((number + 1, refusal)).await;
+            return;
+        }
+    }
+}
+
+/// Shows the sample of a line to the stream.
+async fn ask(stream: &Stream, line: Line, query: ClassifyQuery, learn: bool) -> Pending {
+    let samples = match from_line(&line, query.normalize.unwrap_or(false)) {
+        Ok(samples) => samples,
+        Err(problem) => return Pending::Refused(problem.detail),
+    };
+    if let Err(problem) = stream.check(&samples, 1) {
+        return Pending::Refused(problem.detail);
+    }
+    if !learn {
+        return Pending::Ready(stream.predict(samples, query.extent()).await, line.id);
+    }
+    match stream.submit(samples, query.extent()).await {
+        Ok(answer) => Pending::Answer(answer, line.id),
+        Err(problem) => Pending::Ready(Err(problem), line.id),
+    }
+}
+
+/// The sample of a line.
+fn from_line(line: &Line, normalize: bool) -> Result<Samples, Problem> {
+    let (features, views) = Features::of_line(line, normalize)?;
+    let views = views.map(|features| Views { counts: vec![features.rows()], features });
+    let learn = (!line.learn).then(|| vec![false]);
+    Ok(Samples::new(features.into_owned(), learn, line.time.map(|time| vec![time]), views)?)
+}

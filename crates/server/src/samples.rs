@@ -1,0 +1,186 @@
+//! [`Samples`]: what one request shows to a stream. Read, scaled and checked once, where the request comes in; the
+//! log, the adapter and the shadows take them as they are.
+
+use ultta::{Features, Input, Result, Scores};
+
+/// Samples in arrival order, and what the sender says about them. Only [`Samples::new`] and the log make them, so the
+/// parts always fit each other: one row of features per sample, all of them unit.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Samples {
+    features: Features<'static>,
+    learn: Option<Vec<bool>>,
+    times: Option<Vec<f64>>,
+    views: Option<Views>,
+}
+
+/// Extra views of samples.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Views {
+    /// All views, sample after sample.
+    pub features: Features<'static>,
+    /// How many views each sample has.
+    pub counts: Vec<usize>,
+}
+
+impl Views {
+    /// The rows of `features` that are the views of a sample.
+    pub fn of(&self, sample: usize) -> std::ops::Range<usize> {
+        let start = self.counts[..sample].iter().sum();
+        start..start + self.counts[sample]
+    }
+}
+
+impl Samples {
+    /// Checks that there is one learn mark, one time and one view count per row, as far as they are given, and that
+    /// times are finite.
+    pub fn new(
+        features: Features<'static>,
+        learn: Option<Vec<bool>>,
+        times: Option<Vec<f64>>,
+        views: Option<Views>,
+    ) -> Result<Self> {
+        let rows = features.rows();
+        let shape = |what, expected, got| {
+            if expected == got { Ok(()) } else { Err(ultta::Error::Shape { what, expected, got }) }
+        };
+        if let Some(learn) = &learn {
+            shape("learn marks", rows, learn.len())?;
+        }
+        if let Some(times) = &times {
+            shape("times", rows, times.len())?;
+            if let Some(row) = times.iter().position(|time| !time.is_finite()) {
+                return Err(ultta::Error::NotFinite { what: "times", row });
+            }
+        }
+        if let Some(views) = &views {
+            shape("view counts", rows, views.counts.len())?;
+            shape("length of a view", features.dim(), views.features.dim())?;
+            let total = views.counts.iter().fold(0, |sum: usize, &count| sum.saturating_add(count));
+            shape("views", total, views.features.rows())?;
+        }
+        Ok(Self { features, learn, times, views })
+    }
+
+    /// Samples of which nothing but the features is known.
+    pub fn plain(features: Features<'static>) -> Self {
+        Self { features, learn: None, times: None, views: None }
+    }
+
+    /// Number of samples.
+    pub fn len(&self) -> usize {
+        self.features.rows()
+    }
+
+    /// Whether there is no sample.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Unit rows, one per sample.
+    pub fn features(&self) -> &Features<'static> {
+        &self.features
+    }
+
+    /// `false` for samples that must not teach.
+    pub fn learn(&self) -> Option<&[bool]> {
+        self.learn.as_deref()
+    }
+
+    /// Arrival times in seconds.
+    pub fn times(&self) -> Option<&[f64]> {
+        self.times.as_deref()
+    }
+
+    /// Extra views.
+    pub fn views(&self) -> Option<&Views> {
+        self.views.as_ref()
+    }
+
+    /// Arrival times to change, where there are some.
+    pub(crate) fn times_mut(&mut self) -> Option<&mut [f64]> {
+        self.times.as_deref_mut()
+    }
+
+    /// Gives all samples the same arrival time.
+    pub(crate) fn stamp(&mut self, time: f64) {
+        self.times = Some(vec![time; self.len()]);
+    }
+
+    /// Whether later samples can follow these in one block.
+    pub(crate) fn can_append(&self, later: &Samples) -> bool {
+        self.features.dim() == later.features.dim()
+            && self.times.is_some() == later.times.is_some()
+            && self.views.is_none()
+            && later.views.is_none()
+    }
+
+    /// Takes in later samples; [`can_append`](Self::can_append) says whether they fit.
+    pub(crate) fn append(&mut self, later: &Samples) {
+        if self.learn.is_some() || later.learn.is_some() {
+            let (own, added) = (self.len(), later.len());
+            let learn = self.learn.get_or_insert_with(|| vec![true; own]);
+            match &later.learn {
+                Some(marks) => learn.extend(marks),
+                None => learn.resize(own + added, true),
+            }
+        }
+        if let (Some(times), Some(added)) = (&mut self.times, &later.times) {
+            times.extend(added);
+        }
+        self.features.append(&later.features);
+    }
+
+    /// The samples as a session takes them, with the frozen model's scores where these were computed on the way.
+    pub(crate) fn input<'a>(&'a self, zero_shot: Option<&'a Scores>, keep_scores: bool) -> Input<'a> {
+        Input {
+            zero_shot,
+            learn: self.learn(),
+            times: self.times(),
+            views: self.views.as_ref().map(|views| &views.features),
+            view_counts: self.views.as_ref().map(|views| &views.counts[..]),
+            keep_scores,
+            ..Input::new(&self.features)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn features(rows: usize) -> Features<'static> {
+        Features::new([0.6, 0.8].repeat(rows), 2).unwrap()
+    }
+
+    #[test]
+    fn parts_that_do_not_fit_are_refused() {
+        let refusal =
+            |learn, times, views| Samples::new(features(2), learn, times, views).unwrap_err().to_string();
+        let views =
+            |rows, counts: &[usize]| Some(Views { features: features(rows), counts: counts.to_vec() });
+        for (refusal, word) in [
+            (refusal(Some(vec![true]), None, None), "learn marks: expected 2, got 1"),
+            (refusal(None, Some(vec![1.0; 3]), None), "times: expected 2, got 3"),
+            (refusal(None, Some(vec![1.0, f64::NAN]), None), "times: row 1"),
+            (refusal(None, None, views(2, &[2])), "view counts: expected 2, got 1"),
+            (refusal(None, None, views(2, &[2, 1])), "views: expected 3, got 2"),
+            (refusal(None, None, views(2, &[usize::MAX, 2])), "views: expected"),
+        ] {
+            assert!(refusal.contains(word), "{refusal}");
+        }
+        assert_eq!(Samples::new(features(2), None, None, views(3, &[2, 1])).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn samples_follow_each_other_only_where_they_are_alike() {
+        let plain = Samples::plain(features(1));
+        let marked = Samples::new(features(1), Some(vec![false]), None, None).unwrap();
+        let timed = Samples::new(features(1), None, Some(vec![1.0]), None).unwrap();
+        assert!(plain.can_append(&marked) && !plain.can_append(&timed));
+        let mut both = plain.clone();
+        both.append(&marked);
+        both.append(&plain);
+        assert_eq!(both.learn(), Some(&[true, false, true][..]));
+        assert_eq!(both.len(), 3);
+    }
+}

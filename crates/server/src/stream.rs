@@ -1,0 +1,231 @@
+//! One stream, as requests see it: samples go into its queue, reads are answered from its board.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, LazyLock};
+use std::time::Instant;
+
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use ultta::{Config, Head, Scores};
+
+use crate::board::Board;
+use crate::job::{Answers, Classify, Extent, Feedback, Job, Outcome, Reply};
+use crate::metrics::Stages;
+use crate::owner::Owner;
+use crate::problem::Problem;
+use crate::samples::Samples;
+use crate::settings::Durability;
+use crate::shadow::Shadows;
+use crate::store::{Folder, Meta};
+
+/// Reads that take more multiplications than this leave the threads that serve requests.
+const HEAVY: usize = 16 << 20;
+
+/// Scores that a waiting request may carry.
+const MOST_CELLS: usize = 1 << 20;
+
+/// Requests scored at once: one per core.
+static SCORING: LazyLock<Semaphore> =
+    LazyLock::new(|| Semaphore::new(std::thread::available_parallelism().map_or(1, usize::from)));
+
+/// A stream, as requests see it.
+pub struct Stream {
+    pub name: String,
+    pub head: Arc<Head>,
+    pub digest: String,
+    pub config: Config,
+    pub meta: Meta,
+    pub durability: Durability,
+    pub board: Arc<Board>,
+    pub stages: Stages,
+    pub shadows: Shadows,
+    pub folder: Folder,
+    /// Log records that were replayed when it was opened.
+    pub recovered_records: u64,
+    /// Bytes of broken log that were cut off then.
+    pub dropped_bytes: u64,
+    /// Of a shadow: samples that it was not shown.
+    pub missed: Arc<AtomicU64>,
+    pub queue: mpsc::Sender<Job>,
+}
+
+impl Stream {
+    /// Refuses samples that cannot be shown to this stream: the last check, before they queue.
+    pub fn check(&self, samples: &Samples, most_rows: usize) -> Result<(), Problem> {
+        self.check_size(samples.len(), samples.features().dim(), most_rows)?;
+        let card = self.config.method.card();
+        if card.needs_views && samples.views().is_none() {
+            let method = card.name.replace('_', "-");
+            return Err(Problem::invalid(format!(
+                "the method {method} of stream {:?} needs views of every row, got none",
+                self.name
+            )));
+        }
+        Ok(())
+    }
+
+    /// Refuses too many rows, or rows of the wrong length, before work goes into them.
+    pub fn check_size(&self, rows: usize, dim: usize, most_rows: usize) -> Result<(), Problem> {
+        if rows > most_rows {
+            return Err(Problem::too_large(format!("a request may have {most_rows} rows, got {rows}")));
+        }
+        let expected = self.head.dim();
+        if dim != expected {
+            return Err(ultta::Error::Shape { what: "feature dimension", expected, got: dim }.into());
+        }
+        Ok(())
+    }
+
+    /// Answers samples and learns from them, in arrival order.
+    pub async fn classify(
+        &self,
+        samples: Samples,
+        extent: Extent,
+        arrived: Instant,
+    ) -> Result<Answers, Problem> {
+        let place = self.queue.try_reserve().map_err(|e| self.refusal(e))?;
+        let answers = self.send(place, samples, extent, arrived).await?;
+        self.answer(answers).await
+    }
+
+    /// The same, waiting for a place in the queue. [`answer`](Self::answer) is called later, so that many requests can
+    /// be under way.
+    pub async fn submit(
+        &self,
+        samples: Samples,
+        extent: Extent,
+    ) -> Result<oneshot::Receiver<Result<Answers, Problem>>, Problem> {
+        let place = self.queue.reserve().await.map_err(|_| self.gone())?;
+        self.send(place, samples, extent, Instant::now()).await
+    }
+
+    async fn send(
+        &self,
+        place: mpsc::Permit<'_, Job>,
+        samples: Samples,
+        extent: Extent,
+        arrived: Instant,
+    ) -> Result<oneshot::Receiver<Result<Answers, Problem>>, Problem> {
+        let (samples, zero_shot) = self.score(samples).await?;
+        let (reply, answers) = oneshot::channel();
+        let reply = Reply::Caller(reply);
+        place.send(Job::Classify(Classify { samples, zero_shot, extent, arrived, reply }));
+        Ok(answers)
+    }
+
+    /// What the owner replies. A request that took its place in the queue before the owner ended, and filled it
+    /// after, is never seen.
+    pub async fn answer<T>(&self, mut reply: oneshot::Receiver<Result<T, Problem>>) -> Result<T, Problem> {
+        tokio::select! {
+            biased;
+            answer = &mut reply => answer.unwrap_or_else(|_| Err(self.gone())),
+            () = self.queue.closed() => reply.try_recv().unwrap_or_else(|_| Err(self.gone())),
+        }
+    }
+
+    /// The frozen model's scores of many rows, so that the owner need not compute them: requests are scored at
+    /// once, and only learning waits its turn. Few rows are scored faster together with others', by the owner.
+    async fn score(&self, samples: Samples) -> Result<(Samples, Option<Scores>), Problem> {
+        let cells = samples.len() * self.head.n_classes();
+        if cells * self.head.dim() <= HEAVY || cells > MOST_CELLS {
+            return Ok((samples, None));
+        }
+        let _turn = SCORING.acquire().await.map_err(|_| self.gone())?;
+        let head = self.head.clone();
+        let score = move || {
+            let scores = head.zero_shot(samples.features());
+            (samples, scores)
+        };
+        let (samples, scores) = tokio::task::spawn_blocking(score).await.map_err(|_| self.gone())?;
+        Ok((samples, Some(scores?)))
+    }
+
+    /// Answers samples from the published state. Never waits for learning.
+    pub async fn predict(&self, samples: Samples, extent: Extent) -> Result<Answers, Problem> {
+        let (session, generation) = self.published();
+        let work = samples.len() * self.head.n_classes() * self.head.dim();
+        let answer = move || -> Result<Answers, Problem> {
+            let step = session.predict(&samples.input(None, extent.needs_scores()))?;
+            Ok(Answers::of(&step, 0..step.rows.len(), extent, false, generation))
+        };
+        if work > HEAVY {
+            tokio::task::spawn_blocking(answer).await.map_err(|_| self.gone())?
+        } else {
+            answer()
+        }
+    }
+
+    /// The published session; if it is behind, a newer one is on its way after this.
+    pub fn published(&self) -> (Arc<ultta::Session>, u64) {
+        let published = self.board.session();
+        if published.stale && self.queue.try_send(Job::Publish).is_err() {
+            self.board.withdraw_request();
+        }
+        (published.session, published.generation)
+    }
+
+    /// Hands delayed labels on.
+    pub async fn feedback(
+        &self,
+        labels: Vec<(u64, usize)>,
+        generation: Option<u64>,
+    ) -> Result<Vec<Outcome>, Problem> {
+        let (reply, outcomes) = oneshot::channel();
+        let job = Feedback { labels, generation, source: None, reply: Some(reply) };
+        self.enqueue(Job::Feedback(job))?;
+        self.answer(outcomes).await
+    }
+
+    /// Has the owner do something between two blocks.
+    pub async fn control<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Owner) -> Result<T, Problem> + Send + 'static,
+    ) -> Result<T, Problem> {
+        let (reply, done) = oneshot::channel();
+        let job = Job::Control(Box::new(move |owner| {
+            let _ = reply.send(work(owner));
+        }));
+        self.queue.send(job).await.map_err(|_| self.gone())?;
+        self.answer(done).await
+    }
+
+    /// Why nothing is learnt, if so.
+    pub fn degraded(&self) -> Option<String> {
+        if self.queue.is_closed() {
+            Some("its thread has ended; restart the server".into())
+        } else {
+            self.board.status().degraded
+        }
+    }
+
+    /// Number of requests that wait.
+    pub fn waiting(&self) -> usize {
+        self.queue.max_capacity() - self.queue.capacity()
+    }
+
+    fn enqueue(&self, job: Job) -> Result<(), Problem> {
+        self.queue.try_send(job).map_err(|e| self.refusal(e))
+    }
+
+    fn refusal<T>(&self, error: mpsc::error::TrySendError<T>) -> Problem {
+        match error {
+            mpsc::error::TrySendError::Full(_) => Problem::busy(format!(
+                "{} requests wait for stream {:?} already; try again",
+                self.queue.max_capacity(),
+                self.name
+            )),
+            mpsc::error::TrySendError::Closed(_) => self.gone(),
+        }
+    }
+
+    fn gone(&self) -> Problem {
+        Problem::unavailable(format!("stream {:?} has ended", self.name))
+    }
+
+    /// Has the owner write the state and end.
+    pub async fn stop(&self) {
+        let (reply, done) = oneshot::channel();
+        if self.queue.send(Job::Stop(reply)).await.is_ok() {
+            let _ = done.await;
+        }
+    }
+}
