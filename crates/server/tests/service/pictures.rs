@@ -114,7 +114,12 @@ fn without_a_model_the_answer_says_how_to_load_one() {
     let (status, problem) = service.send(PATH, "image/png", &[0]);
     assert_eq!(
         (status, problem["detail"].as_str()),
-        (501, Some("no image model loaded: start with --model"))
+        (
+            501,
+            Some(
+                "this server has no image model; its operator can start it with one (`ultta serve --model`)"
+            )
+        )
     );
     service.stop();
 }

@@ -173,7 +173,7 @@ fn refusals_advise_in_the_words_of_the_service() {
     let service = Service::with_default(folder.path(), "ul-tta");
     let long = vec![vec![3.0; DIM]];
     let row = json!({"name": "features", "shape": [1, DIM], "datatype": "FP32", "data": long[0]});
-    let head = json!({"prototypes": long, "classes": ["a"], "logit_scale": 100});
+    let head = json!({"prototypes": [long[0], long[0]], "classes": ["a", "b"], "logit_scale": 100});
     let normalize = "send `normalize: true`";
     for (path, body, advice) in [
         (CLASSIFY, json!({"features": long}), normalize),
