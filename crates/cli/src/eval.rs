@@ -62,9 +62,10 @@ pub struct Args {
     #[arg(long, value_name = "NAMES", default_value = "zero-shot,ul-tta", value_delimiter = ',')]
     pub methods: Vec<String>,
 
-    /// Protocols, separated by commas: an order (file, iid, sorted, dirichlet:0.1, zipf:1, partial:0.2, few:5:64,
+    /// Protocols, separated by commas: an order (file, iid, sorted, runs, dirichlet:0.1, zipf:1, partial:0.2, few:5:64,
     /// continual, gradual), then additions behind a + (batch:64, labels:0.1:100, open:0.2, weak:0.5, cycle:200000,
-    /// compute:1000). docs/protocols.md says what each does
+    /// compute:1000, shots:30, garbage:2500:noise, shift:0.3, night:500). `harm` stands for a set of 22 that shows where
+    /// a method does harm. docs/protocols.md says what each does
     #[arg(long, value_name = "NAMES", default_value = "iid", value_delimiter = ',')]
     pub protocols: Vec<String>,
 
@@ -99,6 +100,7 @@ const EXAMPLES: &str = "\
 Examples:
   ultta eval --features pets/features.safetensors --head pets/head.safetensors --methods ul-tta,tda --seeds 0-4
   ultta eval --data packs/ --methods all --protocols iid,sorted,dirichlet:0.1,partial:0.2 --seeds 0-4
+  ultta eval --data packs/ --methods ul-tta,tda --protocols harm --seeds 0-4
   ultta eval --images photos/ --model ViT-B-16 --methods zero-shot,ul-tta,tent,sar
   ultta report runs/ --html report.html";
 
@@ -257,9 +259,14 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
     }
     let mut protocols = Vec::new();
     for name in &args.protocols {
-        match name.parse::<Protocol>() {
-            Ok(protocol) if protocols.iter().any(|p: &Protocol| p.name() == protocol.name()) => {}
-            Ok(protocol) => protocols.push(protocol),
+        match Protocol::named(name.trim()) {
+            Ok(named) => {
+                for protocol in named {
+                    if !protocols.iter().any(|p: &Protocol| p.name() == protocol.name()) {
+                        protocols.push(protocol);
+                    }
+                }
+            }
             Err(reason) => return usage(reason),
         }
     }

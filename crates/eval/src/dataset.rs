@@ -1,7 +1,7 @@
 //! [`Dataset`]: a pack with its head and its name, as an evaluation sees it.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use ultta::{Error, Features, Head, Result};
 
@@ -20,7 +20,20 @@ pub struct Dataset {
     /// The pictures behind the rows, where they are at hand.
     pub pictures: Option<Arc<dyn Pictures>>,
     head_path: PathBuf,
+    moments: OnceLock<Moments>,
 }
+
+/// Where a pack's unit features lie.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Moments {
+    /// Their mean.
+    pub mean: Vec<f64>,
+    /// 1 − ‖mean‖²: how far they are from it, squared, and how far apart two of them are, as 1 − cos.
+    pub spread: f64,
+}
+
+/// Rows read at once for [`Moments`].
+const MOMENT_ROWS: usize = 4096;
 
 impl Dataset {
     /// Opens a pack and its head, and checks that they fit. [`name_all`] names it.
@@ -55,7 +68,7 @@ impl Dataset {
             }
         }
         let name = pack.metadata().get("dataset").cloned().unwrap_or_default();
-        Ok(Self { name, pack, head: Arc::new(head), pictures: None, head_path })
+        Ok(Self { name, pack, head: Arc::new(head), pictures: None, head_path, moments: OnceLock::new() })
     }
 
     /// The labels, which were there when it was opened.
@@ -67,6 +80,30 @@ impl Dataset {
     pub fn encoder(&self) -> Option<&str> {
         let own = self.pack.metadata().get("encoder");
         own.or_else(|| self.head.metadata().get("encoder")).map(String::as_str)
+    }
+
+    /// What it is left out together with: all packs of a dataset, whatever their encoder and head.
+    pub fn family(&self) -> &str {
+        let own = self.pack.metadata().get("dataset").map(String::as_str);
+        own.unwrap_or_else(|| self.name.split(['/', '+']).next().unwrap_or(&self.name))
+    }
+
+    /// Where the features lie; read once.
+    pub fn moments(&self) -> Result<&Moments> {
+        if let Some(moments) = self.moments.get() {
+            return Ok(moments);
+        }
+        let n = self.pack.rows();
+        let mut mean = vec![0.0; self.pack.dim()];
+        for start in (0..n).step_by(MOMENT_ROWS) {
+            let rows = self.pack.read(start..n.min(start + MOMENT_ROWS), false);
+            let rows = rows.map_err(|e| self.pack.named(e))?;
+            for row in rows.data().chunks_exact(mean.len()) {
+                mean.iter_mut().zip(row).for_each(|(m, v)| *m += *v as f64 / n as f64);
+            }
+        }
+        let spread = (1.0 - mean.iter().map(|v| v * v).sum::<f64>()).clamp(0.0, 1.0);
+        Ok(self.moments.get_or_init(|| Moments { mean, spread }))
     }
 
     /// What a user should know though it is no error: features and head that name different encoders.

@@ -6,6 +6,7 @@
 //! ```
 #![deny(missing_docs)]
 
+mod arrival;
 mod clock;
 pub mod dataset;
 pub mod method;
@@ -21,6 +22,10 @@ pub mod random;
 pub mod report;
 mod run;
 pub mod run_folder;
+mod stage;
+mod stream;
 pub mod suite;
 pub mod summary;
 mod tally;
+#[cfg(test)]
+mod testing;

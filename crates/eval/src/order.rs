@@ -17,6 +17,8 @@ pub enum Order {
     Shuffled,
     /// Class after class in label order, rows shuffled within each class.
     Sorted,
+    /// Class after class in random class order, rows shuffled within each class.
+    Runs,
     /// Only this share of the classes occurs (at least one, chosen at random); their rows shuffled.
     Partial(f64),
 }
@@ -29,10 +31,11 @@ impl FromStr for Order {
             "file" => Ok(Order::File),
             "shuffled" => Ok(Order::Shuffled),
             "sorted" => Ok(Order::Sorted),
+            "runs" => Ok(Order::Runs),
             _ => match text.strip_prefix("partial:").map(str::parse::<f64>) {
                 Some(Ok(share)) if share > 0.0 && share <= 1.0 => Ok(Order::Partial(share)),
                 Some(_) => Err("partial: expected a share of the classes above 0 and at most 1".into()),
-                None => Err("expected file, shuffled, sorted or partial:SHARE".into()),
+                None => Err("expected file, shuffled, sorted, runs or partial:SHARE".into()),
             },
         }
     }
@@ -44,13 +47,14 @@ impl fmt::Display for Order {
             Order::File => write!(f, "file"),
             Order::Shuffled => write!(f, "shuffled"),
             Order::Sorted => write!(f, "sorted"),
+            Order::Runs => write!(f, "runs"),
             Order::Partial(share) => write!(f, "partial:{share}"),
         }
     }
 }
 
 impl Order {
-    /// The indices of the rows in arrival order. `sorted` and `partial` need labels.
+    /// The indices of the rows in arrival order. `sorted`, `runs` and `partial` need labels.
     pub fn indices(self, rows: usize, labels: Option<&[usize]>, seed: u64) -> Result<Vec<usize>> {
         let labels = || {
             labels.ok_or_else(|| Error::Config {
@@ -67,6 +71,13 @@ impl Order {
                 let labels = labels()?;
                 random.shuffle(&mut indices);
                 indices.sort_by_key(|&row| labels[row]);
+            }
+            Order::Runs => {
+                let labels = labels()?;
+                let mut place: Vec<usize> = (0..labels.iter().max().map_or(0, |most| most + 1)).collect();
+                random.shuffle(&mut place);
+                random.shuffle(&mut indices);
+                indices.sort_by_key(|&row| place[labels[row]]);
             }
             Order::Partial(share) => {
                 let labels = labels()?;
@@ -114,6 +125,20 @@ mod tests {
         let order = indices("sorted", 3);
         assert_eq!(order.len(), 10);
         assert!(order.is_sorted_by_key(|&row| LABELS[row]));
+    }
+
+    #[test]
+    fn runs_are_whole_classes_in_random_order() {
+        let classes = |seed: u64| {
+            let mut classes: Vec<usize> = indices("runs", seed).iter().map(|&row| LABELS[row]).collect();
+            classes.dedup();
+            classes
+        };
+        let mut all = classes(1);
+        assert_eq!(indices("runs", 1).len(), LABELS.len());
+        assert!(!all.is_sorted() && all != classes(2) && all == classes(1));
+        all.sort_unstable();
+        assert_eq!(all, [0, 1, 2, 3, 4], "each class comes once");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use crate::method::Method;
 use crate::pack::Pack;
 use crate::protocol::Protocol;
 use crate::run_folder::{self, RunFolder};
+use crate::stream::{NO_STRANGERS, strangers};
 use crate::summary::Run;
 
 /// What is to be run.
@@ -94,8 +95,12 @@ impl Plan {
                 let own = |d: &&Dataset| packs.iter().any(|p| std::ptr::eq(*p, *d));
                 let others: Vec<&Dataset> =
                     self.datasets.iter().chain(&self.strangers).filter(|d| !own(d)).collect();
+                if protocol.open > 0.0 && strangers(packs[0], &others).is_empty() {
+                    skipped.push(format!("{protocol} on {dataset}: not applicable: {NO_STRANGERS}"));
+                    continue;
+                }
                 for method in &self.methods {
-                    if let Some(lacks) = lacks(method, &packs) {
+                    if let Some(lacks) = lacks(method, protocol, &packs) {
                         let reason = format!("{} on {dataset}: {lacks}", method.name);
                         if !skipped.contains(&reason) {
                             skipped.push(reason);
@@ -116,32 +121,8 @@ impl Plan {
     /// Carries the plan out. The first error stops it; runs that were done stay.
     pub fn run(&self, progress: &dyn Progress) -> Result<Outcome> {
         let (jobs, skipped) = self.jobs();
-        let next = AtomicUsize::new(0);
-        let stop = AtomicBool::new(false);
-        let done: Mutex<Vec<Option<(Run, bool)>>> = Mutex::new(vec![None; jobs.len()]);
-        let failure: Mutex<Option<Error>> = Mutex::new(None);
-        std::thread::scope(|scope| {
-            for worker in 0..self.jobs.clamp(1, jobs.len().max(1)) {
-                let (next, stop, done, failure, jobs) = (&next, &stop, &done, &failure, &jobs);
-                scope.spawn(move || {
-                    while !stop.load(Ordering::Relaxed) {
-                        let i = next.fetch_add(1, Ordering::Relaxed);
-                        let Some(job) = jobs.get(i) else { break };
-                        match self.run_or_reuse(job, worker, progress) {
-                            Ok(result) => done.lock().expect("no panics")[i] = Some(result),
-                            Err(error) => {
-                                stop.store(true, Ordering::Relaxed);
-                                failure.lock().expect("no panics").get_or_insert(error);
-                            }
-                        }
-                    }
-                });
-            }
-        });
-        if let Some(error) = failure.into_inner().expect("no panics") {
-            return Err(error);
-        }
-        let done: Vec<(Run, bool)> = done.into_inner().expect("no panics").into_iter().flatten().collect();
+        let work = |worker: usize, i: usize| self.run_or_reuse(&jobs[i], worker, progress);
+        let done = in_parallel(jobs.len(), self.jobs, work)?;
         let reused = done.iter().filter(|(_, fresh)| !fresh).count();
         Ok(Outcome { runs: done.into_iter().map(|(run, _)| run).collect(), reused, skipped })
     }
@@ -166,13 +147,119 @@ impl Plan {
     }
 }
 
+/// Does so many pieces of work, some at a time, and returns what came of them in order. The first error stops it.
+pub(crate) fn in_parallel<T: Send>(
+    pieces: usize,
+    workers: usize,
+    work: impl Fn(usize, usize) -> Result<T> + Sync,
+) -> Result<Vec<T>> {
+    let next = AtomicUsize::new(0);
+    let stop = AtomicBool::new(false);
+    let done: Mutex<Vec<Option<T>>> = Mutex::new((0..pieces).map(|_| None).collect());
+    let failure: Mutex<Option<Error>> = Mutex::new(None);
+    std::thread::scope(|scope| {
+        for worker in 0..workers.clamp(1, pieces.max(1)) {
+            let (next, stop, done, failure, work) = (&next, &stop, &done, &failure, &work);
+            scope.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let i = next.fetch_add(1, Ordering::Relaxed);
+                    if i >= pieces {
+                        break;
+                    }
+                    match work(worker, i) {
+                        Ok(result) => done.lock().expect("no panics")[i] = Some(result),
+                        Err(error) => {
+                            stop.store(true, Ordering::Relaxed);
+                            failure.lock().expect("no panics").get_or_insert(error);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    match failure.into_inner().expect("no panics") {
+        Some(error) => Err(error),
+        None => Ok(done.into_inner().expect("no panics").into_iter().flatten().collect()),
+    }
+}
+
 /// What a method needs and some pack does not have.
-fn lacks(method: &Method, packs: &[&Dataset]) -> Option<&'static str> {
-    if method.card().needs_views && packs.iter().any(|d| d.views_each() == 0) {
+fn lacks(method: &Method, protocol: &Protocol, packs: &[&Dataset]) -> Option<&'static str> {
+    if (method.card().needs_views || method.pictures.is_some()) && protocol.alters() {
+        Some("it needs views or pictures, and the protocol makes features of which there are none")
+    } else if method.card().needs_views && packs.iter().any(|d| d.views_each() == 0) {
         Some("the pack has no views")
     } else if method.pictures.is_some() && packs.iter().any(|d| d.pictures.is_none()) {
         Some("it needs pictures, the pack has features only")
     } else {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Made, datasets};
+
+    fn plan(folder: &std::path::Path, packs: &[Made<'_>], protocols: &[&str]) -> Plan {
+        Plan {
+            datasets: datasets(folder, packs),
+            strangers: Vec::new(),
+            in_distribution: None,
+            methods: vec![Method::resolve("ul-tta", None).unwrap(), Method::resolve("tda", None).unwrap()],
+            protocols: protocols.iter().map(|p| p.parse().unwrap()).collect(),
+            seeds: vec![0],
+            out: folder.join("runs"),
+            jobs: 2,
+        }
+    }
+
+    #[test]
+    fn garbage_counts_nowhere_and_shots_and_nights_have_figures() {
+        let folder = tempfile::tempdir().unwrap();
+        let protocols = ["iid+garbage:200:noise", "iid+shots:4", "iid+night:50"];
+        let runs = plan(folder.path(), &[Made::named("sea")], &protocols).run(&()).unwrap().runs;
+        for run in &runs {
+            let s = &run.summary;
+            let frozen = &runs.iter().find(|r| r.summary.protocol == s.protocol).unwrap().summary.zero_shot;
+            assert_eq!(s.zero_shot, *frozen, "the same samples for every method");
+            match s.protocol.as_str() {
+                "iid+shots:4" => {
+                    let shots = s.shots.unwrap();
+                    assert_eq!((s.n, shots.n), (1200, 300));
+                    assert!(shots.switches.zero_shot <= s.switches.zero_shot);
+                    assert!((shots.zero_shot.accuracy - s.zero_shot.top1).abs() < 1e-9);
+                }
+                "iid+night:50" => {
+                    assert_eq!(s.n, 300);
+                    let visits: Vec<(&str, usize)> =
+                        s.course.domains.iter().map(|d| (d.name.as_str(), d.n)).collect();
+                    assert_eq!(visits, [("plain", 50), ("shifted", 50)].repeat(3));
+                }
+                _ => {
+                    let after = s.after_garbage.unwrap();
+                    assert_eq!((s.n, after.garbage, after.window), (300, 200, 300));
+                    assert!((after.worst_gain - (s.quality.top1 - s.zero_shot.top1)).abs() < 1e-9);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn strangers_are_of_the_same_encoder_or_the_cell_is_not_applicable() {
+        let folder = tempfile::tempdir().unwrap();
+        let packs = [
+            Made::named("sea"),
+            Made::named("sky"),
+            Made { encoder: "other", ..Made::named("alone") },
+            Made { class: "alone", encoder: "other", ..Made::named("twin") },
+        ];
+        let plan = plan(folder.path(), &packs, &["iid+open:0.5"]);
+        let outcome = plan.run(&()).unwrap();
+        let ran: Vec<&str> = outcome.runs.iter().map(|r| r.summary.dataset.as_str()).collect();
+        assert_eq!(ran, ["sea", "sea", "sky", "sky"]);
+        assert_eq!(outcome.runs[0].summary.open.unwrap().strangers, 300);
+        assert_eq!(outcome.skipped.len(), 2);
+        assert!(outcome.skipped[0].contains("alone: not applicable: no strangers"), "{:?}", outcome.skipped);
     }
 }

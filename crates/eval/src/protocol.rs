@@ -1,52 +1,51 @@
 //! [`Protocol`]: in which order samples arrive and what else happens to the stream. Named, seeded, composable:
 //! an order, then what is added to it with `+`, as in `iid+open:0.2` (`docs/protocols.md`).
 
-use std::collections::HashSet;
 use std::fmt;
 use std::str::FromStr;
 
 use ultta::config::nearest;
-use ultta::{Error, Result};
 
-use crate::dataset::Dataset;
-use crate::order::Order;
-use crate::random::Random;
-
-/// Samples of a slot of a Dirichlet stream.
-const SLOT: usize = 128;
+pub use crate::arrival::Arrival;
+pub use crate::stream::{Role, Sample, Stream};
 
 /// The names a protocol starts with, and those it may add.
-const ORDERS: [&str; 9] =
-    ["file", "iid", "sorted", "dirichlet", "zipf", "partial", "few", "continual", "gradual"];
-const ADDITIONS: [&str; 6] = ["batch", "labels", "compute", "weak", "open", "cycle"];
+const ORDERS: [&str; 10] =
+    ["file", "iid", "sorted", "runs", "dirichlet", "zipf", "partial", "few", "continual", "gradual"];
+const ADDITIONS: [&str; 10] =
+    ["batch", "labels", "compute", "weak", "open", "cycle", "shots", "garbage", "shift", "night"];
 
-/// How samples follow one another.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Arrival {
-    /// The file's own order: the paper's protocol.
-    File,
-    /// Shuffled.
-    Iid,
-    /// Class after class.
-    Sorted,
-    /// Temporally correlated: each class is spread over time slots by a Dirichlet distribution.
-    Dirichlet(f64),
-    /// Imbalanced: class frequencies fall as 1 / rank^s; shuffled.
-    Zipf(f64),
-    /// Only this share of the classes occurs; shuffled.
-    Partial(f64),
-    /// At most `classes` classes within `batch` consecutive samples.
-    Few {
-        /// Classes at a time.
-        classes: usize,
-        /// Samples until the classes change.
-        batch: usize,
-    },
-    /// All packs one after another without reset, and the first again.
-    Continual,
-    /// All packs, each fading into the next.
-    Gradual,
-}
+/// The protocols that `harm` stands for: what a stream may do to a method, from the friendly to the hostile.
+pub const HARM: [&str; 22] = [
+    "iid",
+    "sorted",
+    "runs",
+    "dirichlet:0.1",
+    "dirichlet:0.01",
+    "partial:0.2",
+    "partial:0.5",
+    "zipf",
+    "few:5:64",
+    "iid+weak",
+    "sorted+weak",
+    "partial:0.2+weak",
+    "iid+open:0.3",
+    "iid+shots:10",
+    "iid+shots:30",
+    "iid+shots:100",
+    "runs+shots:30",
+    "iid+night:500",
+    "iid+garbage:2500:noise",
+    "iid+garbage:2500:cone",
+    "iid+garbage:2500:flip",
+    "iid+garbage:2500:still",
+];
+
+/// Distance of a shot's near-copies from their picture unless given, as a share of 1 − ‖mean‖²: cosine 0.97 for
+/// ViT-B/32.
+const SHOT_SHARE: f64 = 0.07;
+/// Strength of the shifted state of `night` unless `shift` gives one.
+const NIGHT_SHIFT: f64 = 0.3;
 
 /// What a stream is and what happens along it.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,9 +64,57 @@ pub struct Protocol {
     pub weak: f64,
     /// Share of samples that belong to no class of the head.
     pub open: f64,
-    /// The stream goes round until it has this many samples.
+    /// The stream goes round until it has this many samples (pictures, where each becomes a shot).
     pub cycle: Option<usize>,
+    /// Each picture becomes near-copies.
+    pub shots: Option<Shots>,
+    /// Rows that show nothing.
+    pub garbage: Option<Garbage>,
+    /// Rotated features with a moved mean: how strongly.
+    pub shift: Option<f64>,
+    /// The stream changes between the plain and the shifted state every so many samples.
+    pub night: Option<usize>,
 }
+
+/// Near-copies of each picture.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Shots {
+    /// Near-copies per picture.
+    pub copies: usize,
+    /// Their distance 1 − cos from the picture, as a share of 1 − ‖mean‖² of the pack's unit features.
+    pub share: f64,
+}
+
+/// Rows that show nothing, before the stream or in its middle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Garbage {
+    /// How many.
+    pub rows: usize,
+    /// Of what kind.
+    pub kind: GarbageKind,
+    /// In the middle of the stream instead of before it.
+    pub middle: bool,
+}
+
+/// What garbage looks like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GarbageKind {
+    /// White noise.
+    Noise,
+    /// Noise around the image mean, as far from it as the pack's own pictures are.
+    Cone,
+    /// A picture, then its opposite, then another picture and its opposite.
+    Flip,
+    /// One frame all the time.
+    Still,
+}
+
+const KINDS: [(&str, GarbageKind); 4] = [
+    ("noise", GarbageKind::Noise),
+    ("cone", GarbageKind::Cone),
+    ("flip", GarbageKind::Flip),
+    ("still", GarbageKind::Still),
+];
 
 impl FromStr for Protocol {
     type Err = String;
@@ -83,6 +130,10 @@ impl FromStr for Protocol {
             weak: 0.0,
             open: 0.0,
             cycle: None,
+            shots: None,
+            garbage: None,
+            shift: None,
+            night: None,
         };
         let mut added = Vec::new();
         for part in parts {
@@ -92,6 +143,11 @@ impl FromStr for Protocol {
             }
             protocol.add(part)?;
             added.push(name);
+        }
+        if protocol.spans_packs() && protocol.alters() {
+            return Err(format!(
+                "{text}: shots, garbage, shift and night are made from one pack; the stream runs through all packs"
+            ));
         }
         Ok(protocol)
     }
@@ -107,6 +163,7 @@ fn arrival(text: &str) -> Result<Arrival, String> {
         "file" => Arrival::File,
         "iid" | "shuffled" => Arrival::Iid,
         "sorted" => Arrival::Sorted,
+        "runs" => Arrival::Runs,
         "dirichlet" => Arrival::Dirichlet(number(0, 0.1, 1e-4, 1e4)?),
         "zipf" => Arrival::Zipf(number(0, 1.0, 0.0, 10.0)?),
         "partial" => Arrival::Partial(number(0, 0.2, 1e-6, 1.0)?),
@@ -123,10 +180,15 @@ fn arrival(text: &str) -> Result<Arrival, String> {
         Arrival::Dirichlet(_) | Arrival::Zipf(_) | Arrival::Partial(_) => 1,
         _ => 0,
     };
-    if fields.len() > most {
-        return Err(format!("{text}: expected at most {most} numbers after {name:?}, got {}", fields.len()));
-    }
+    at_most(text, name, &fields, most)?;
     Ok(arrival)
+}
+
+fn at_most(text: &str, name: &str, fields: &[&str], most: usize) -> Result<(), String> {
+    if fields.len() > most {
+        return Err(format!("{text}: expected at most {most} fields after {name:?}, got {}", fields.len()));
+    }
+    Ok(())
 }
 
 fn unknown(what: &str, name: &str, known: &[&str]) -> String {
@@ -163,7 +225,30 @@ fn whole(text: &str, value: f64) -> Result<usize, String> {
     }
 }
 
+fn garbage(text: &str, fields: &[&str]) -> Result<Garbage, String> {
+    let rows = whole(text, number(text, fields, 0, None, 1.0, 1e6)?)?;
+    let Some(name) = fields.get(1) else {
+        return Err(format!("{text}: a kind is missing: noise, cone, flip or still"));
+    };
+    let Some((_, kind)) = KINDS.iter().find(|(known, _)| known == name) else {
+        return Err(unknown("kind of garbage", name, &KINDS.map(|(known, _)| known)));
+    };
+    match fields.get(2) {
+        None => Ok(Garbage { rows, kind: *kind, middle: false }),
+        Some(&"middle") => Ok(Garbage { rows, kind: *kind, middle: true }),
+        Some(other) => Err(format!("{text}: expected nothing or \"middle\" after the kind, got {other:?}")),
+    }
+}
+
 impl Protocol {
+    /// The protocols of a name: one, or those of a set (`harm`).
+    pub fn named(text: &str) -> Result<Vec<Self>, String> {
+        match text {
+            "harm" => HARM.iter().map(|name| name.parse()).collect(),
+            _ => text.parse().map(|protocol| vec![protocol]),
+        }
+    }
+
     fn add(&mut self, text: &str) -> Result<(), String> {
         let mut fields = text.split(':');
         let name = fields.next().unwrap_or_default();
@@ -184,9 +269,21 @@ impl Protocol {
             "weak" => self.weak = get(0, Some(0.5), 0.0, 100.0)?,
             "open" => self.open = get(0, Some(0.2), 0.0, 0.99)?,
             "cycle" => self.cycle = Some(whole(text, get(0, None, 1.0, 1e9)?)?),
+            "shots" => {
+                let copies = whole(text, get(0, None, 1.0, 1e5)?)?;
+                self.shots = Some(Shots { copies, share: get(1, Some(SHOT_SHARE), 0.0, 0.5)? });
+            }
+            "garbage" => self.garbage = Some(garbage(text, &fields)?),
+            "shift" => self.shift = Some(get(0, None, 0.0, 3.0)?),
+            "night" => self.night = Some(whole(text, get(0, None, 1.0, 1e9)?)?),
             _ => return Err(unknown("addition to a protocol", name, &ADDITIONS)),
         }
-        Ok(())
+        let most = match name {
+            "garbage" => 3,
+            "labels" | "compute" | "shots" => 2,
+            _ => 1,
+        };
+        at_most(text, name, &fields, most)
     }
 
     /// The name it was given by.
@@ -199,108 +296,14 @@ impl Protocol {
         matches!(self.arrival, Arrival::Continual | Arrival::Gradual)
     }
 
-    /// The samples in arrival order. Strangers come from the rows of `others` whose class the head lacks.
-    pub fn stream(&self, datasets: &[&Dataset], others: &[&Dataset], seed: u64) -> Result<Stream> {
-        if self.spans_packs() {
-            same_task(datasets)?;
-        }
-        let mut stream = Stream::default();
-        let mut round = 0;
-        loop {
-            // A later round is another draw of the same order.
-            self.extend(&mut stream, datasets, seed.wrapping_add(round * 1_000_003))?;
-            round += 1;
-            match self.cycle {
-                Some(n) if stream.samples.len() < n && !stream.samples.is_empty() => {}
-                Some(n) => {
-                    stream.samples.truncate(n);
-                    stream.shifts.retain(|s| s.0 < n);
-                    break;
-                }
-                None => break,
-            }
-        }
-        if self.open > 0.0 {
-            self.mix_in_strangers(&mut stream, datasets, others, seed)?;
-        }
-        Ok(stream)
+    /// Whether features arrive that are not in the pack: there are neither views nor pictures of them.
+    pub fn alters(&self) -> bool {
+        self.shots.is_some() || self.garbage.is_some() || self.shift.is_some() || self.night.is_some()
     }
 
-    fn extend(&self, stream: &mut Stream, datasets: &[&Dataset], seed: u64) -> Result<()> {
-        let mut random = Random::new(seed);
-        let plain = |order: Order, pack: usize| -> Result<Vec<Sample>> {
-            let labels = datasets[pack].labels();
-            let rows = order.indices(labels.len(), Some(labels), seed)?;
-            Ok(rows.into_iter().map(|row| Sample::known(pack, row)).collect())
-        };
-        let labels = datasets[0].labels();
-        let of = |rows: Vec<usize>| rows.into_iter().map(|row| Sample::known(0, row)).collect::<Vec<_>>();
-        let samples = match self.arrival {
-            Arrival::File => plain(Order::File, 0)?,
-            Arrival::Iid => plain(Order::Shuffled, 0)?,
-            Arrival::Sorted => plain(Order::Sorted, 0)?,
-            Arrival::Partial(share) => plain(Order::Partial(share), 0)?,
-            Arrival::Dirichlet(gamma) => of(dirichlet(labels, gamma, &mut random)),
-            Arrival::Zipf(exponent) => of(zipf(labels, exponent, &mut random)),
-            Arrival::Few { classes, batch } => of(few(labels, classes, batch, &mut random)),
-            Arrival::Continual => {
-                let mut samples = Vec::new();
-                for pack in (0..datasets.len()).chain([0]) {
-                    stream.shifts.push((stream.samples.len() + samples.len(), datasets[pack].name.clone()));
-                    let mut rows = plain(Order::File, pack)?;
-                    random.shuffle(&mut rows);
-                    samples.extend(rows);
-                }
-                samples
-            }
-            Arrival::Gradual => gradual(datasets, &mut random),
-        };
-        stream.samples.extend(samples);
-        Ok(())
-    }
-
-    fn mix_in_strangers(
-        &self,
-        stream: &mut Stream,
-        datasets: &[&Dataset],
-        others: &[&Dataset],
-        seed: u64,
-    ) -> Result<()> {
-        let known: HashSet<String> = datasets[0].head.classes().iter().map(|c| c.to_lowercase()).collect();
-        let mut pool = Vec::new();
-        for (i, other) in others.iter().enumerate() {
-            let foreign = |label: usize| !known.contains(&other.head.classes()[label].to_lowercase());
-            if other.pack.dim() == datasets[0].pack.dim() {
-                let rows = other.labels().iter().enumerate().filter(|(_, label)| foreign(**label));
-                pool.extend(rows.map(|(row, _)| (i, row)));
-            }
-        }
-        if pool.is_empty() {
-            return Err(Error::Config {
-                key: "protocol".into(),
-                reason: format!(
-                    "{}: no strangers; give a pack with other classes of the same dimension",
-                    self.name
-                ),
-            });
-        }
-        let mut random = Random::new(seed ^ 0x5EED);
-        let n = stream.samples.len();
-        let strangers = (n as f64 * self.open / (1.0 - self.open)).round() as usize;
-        // Which places of the longer stream go to strangers.
-        let mut places = vec![false; n + strangers];
-        places[..strangers].fill(true);
-        random.shuffle(&mut places);
-        let mut known = std::mem::take(&mut stream.samples).into_iter();
-        for stranger in places {
-            stream.samples.push(if stranger {
-                let (pack, row) = pool[random.below(pool.len())];
-                Sample { pack: pack as u16, row: row as u32, stranger: true }
-            } else {
-                known.next().expect("as many places as samples")
-            });
-        }
-        Ok(())
+    /// Strength of the shifted state; 0 without one.
+    pub(crate) fn shift_strength(&self) -> f64 {
+        self.shift.or(self.night.map(|_| NIGHT_SHIFT)).unwrap_or(0.0)
     }
 }
 
@@ -310,145 +313,9 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// One sample of a stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sample {
-    /// Index of its pack; for a stranger, among the other packs.
-    pub pack: u16,
-    /// Row of the pack.
-    pub row: u32,
-    /// Whether it belongs to no class of the head.
-    pub stranger: bool,
-}
-
-impl Sample {
-    fn known(pack: usize, row: usize) -> Self {
-        Self { pack: pack as u16, row: row as u32, stranger: false }
-    }
-}
-
-/// Samples in arrival order.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Stream {
-    /// The samples.
-    pub samples: Vec<Sample>,
-    /// Where a new domain begins, and its name.
-    pub shifts: Vec<(usize, String)>,
-}
-
-/// One stream can only run through packs of one encoder and one class list.
-fn same_task(datasets: &[&Dataset]) -> Result<()> {
-    let first = datasets[0];
-    let refuse = |reason: String| Err(Error::Config { key: "protocol".into(), reason });
-    if datasets.len() < 2 {
-        return refuse("a stream across domains needs at least two packs".into());
-    }
-    for other in &datasets[1..] {
-        if other.encoder() != first.encoder() || other.pack.dim() != first.pack.dim() {
-            let name = |d: &Dataset| format!("{} ({})", d.name, d.encoder().unwrap_or("encoder unknown"));
-            return refuse(format!("one stream cannot cross encoders: {}, {}", name(first), name(other)));
-        }
-        if other.head.classes() != first.head.classes() {
-            return refuse(format!("{} and {} have different classes", first.name, other.name));
-        }
-    }
-    Ok(())
-}
-
-/// The rows of each class, shuffled.
-fn rows_by_class(labels: &[usize], random: &mut Random) -> Vec<Vec<usize>> {
-    let mut by_class = vec![Vec::new(); labels.iter().max().map_or(0, |m| m + 1)];
-    labels.iter().enumerate().for_each(|(row, &label)| by_class[label].push(row));
-    by_class.retain(|rows| !rows.is_empty());
-    by_class.iter_mut().for_each(|rows| random.shuffle(rows));
-    by_class
-}
-
-/// Each class spreads over the slots by its own draw from Dir(γ); within a slot the order is random.
-fn dirichlet(labels: &[usize], gamma: f64, random: &mut Random) -> Vec<usize> {
-    let by_class = rows_by_class(labels, random);
-    let slots = labels.len().div_ceil(SLOT).min(by_class.len()).max(1);
-    let mut out = vec![Vec::new(); slots];
-    for rows in by_class {
-        let shares = random.dirichlet(gamma, slots);
-        let (mut from, mut sum) = (0, 0.0);
-        for (slot, share) in out.iter_mut().zip(shares) {
-            sum += share;
-            let to = ((sum * rows.len() as f64).round() as usize).clamp(from, rows.len());
-            slot.extend_from_slice(&rows[from..to]);
-            from = to;
-        }
-        out[slots - 1].extend_from_slice(&rows[from..]);
-    }
-    out.iter_mut().for_each(|slot| random.shuffle(slot));
-    out.concat()
-}
-
-/// The class of rank r keeps 1/r^s of the rows of the largest class, at least one; ranks are drawn at random.
-fn zipf(labels: &[usize], exponent: f64, random: &mut Random) -> Vec<usize> {
-    let mut by_class = rows_by_class(labels, random);
-    random.shuffle(&mut by_class);
-    let largest = by_class.iter().map(Vec::len).max().unwrap_or(0) as f64;
-    let mut out = Vec::new();
-    for (rank, rows) in by_class.iter().enumerate() {
-        let keep = (largest / (rank as f64 + 1.0).powf(exponent)).round() as usize;
-        out.extend_from_slice(&rows[..keep.clamp(1, rows.len())]);
-    }
-    random.shuffle(&mut out);
-    out
-}
-
-/// Batch after batch of few classes, drawn among those with rows left.
-fn few(labels: &[usize], classes: usize, batch: usize, random: &mut Random) -> Vec<usize> {
-    let mut by_class = rows_by_class(labels, random);
-    let mut out = Vec::with_capacity(labels.len());
-    while !by_class.is_empty() {
-        random.shuffle(&mut by_class);
-        let chosen = classes.min(by_class.len());
-        for _ in 0..batch {
-            let alive: Vec<usize> = (0..chosen).filter(|&c| !by_class[c].is_empty()).collect();
-            let Some(_) = alive.first() else { break };
-            out.extend(by_class[alive[random.below(alive.len())]].pop());
-        }
-        by_class.retain(|rows| !rows.is_empty());
-    }
-    out
-}
-
-/// At time t ∈ [0, 1] pack i is drawn with weight max(0, 1 − |t (P − 1) − i|), as long as it has rows left.
-fn gradual(datasets: &[&Dataset], random: &mut Random) -> Vec<Sample> {
-    let mut left: Vec<Vec<usize>> = datasets.iter().map(|d| (0..d.pack.rows()).collect()).collect();
-    left.iter_mut().for_each(|rows| random.shuffle(rows));
-    let total: usize = left.iter().map(Vec::len).sum();
-    let mut out = Vec::with_capacity(total);
-    for i in 0..total {
-        let place = i as f64 / total as f64 * (left.len() - 1) as f64;
-        let near = |pack: usize| (1.0 - (place - pack as f64).abs()).max(1e-9);
-        let weights: Vec<f64> =
-            (0..left.len()).map(|p| if left[p].is_empty() { 0.0 } else { near(p) }).collect();
-        let mut at = random.uniform() * weights.iter().sum::<f64>();
-        let drawn = weights.iter().position(|w| {
-            at -= w;
-            at < 0.0
-        });
-        let pack = drawn.unwrap_or_else(|| weights.iter().position(|w| *w > 0.0).unwrap_or(0));
-        out.extend(left[pack].pop().map(|row| Sample::known(pack, row)));
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn labels() -> Vec<usize> {
-        (0..1000).map(|i| i % 20).collect()
-    }
-
-    fn sorted(mut rows: Vec<usize>) -> Vec<usize> {
-        rows.sort_unstable();
-        rows
-    }
 
     #[test]
     fn names_are_read_and_mistakes_named() {
@@ -467,33 +334,28 @@ mod tests {
     }
 
     #[test]
-    fn dirichlet_keeps_all_rows_and_gathers_classes() {
-        let labels = labels();
-        let changes = |rows: &[usize]| rows.windows(2).filter(|w| labels[w[0]] != labels[w[1]]).count();
-        let mild = dirichlet(&labels, 100.0, &mut Random::new(1));
-        let strong = dirichlet(&labels, 0.001, &mut Random::new(1));
-        assert_eq!(sorted(strong.clone()), (0..1000).collect::<Vec<_>>());
-        assert!(changes(&strong) < changes(&mild));
-        assert_eq!(strong, dirichlet(&labels, 0.001, &mut Random::new(1)), "the seed decides");
+    fn shots_garbage_and_nights_are_read() {
+        let p: Protocol = "runs+shots:30:0.1".parse().unwrap();
+        assert_eq!((p.arrival, p.shots), (Arrival::Runs, Some(Shots { copies: 30, share: 0.1 })));
+        let p: Protocol = "iid+garbage:50:flip:middle+night:20".parse().unwrap();
+        assert_eq!(p.garbage, Some(Garbage { rows: 50, kind: GarbageKind::Flip, middle: true }));
+        assert_eq!((p.night, p.shift_strength()), (Some(20), NIGHT_SHIFT));
+        assert_eq!("iid+night:20+shift:0.1".parse::<Protocol>().unwrap().shift_strength(), 0.1);
+        let error = |text: &str| text.parse::<Protocol>().unwrap_err();
+        assert!(error("iid+garbage:50").contains("kind is missing"));
+        assert!(error("iid+garbage:50:nois").contains("did you mean noise?"));
+        assert!(error("iid+garbage:50:noise:end").contains("middle"));
+        assert!(error("iid+garbage:50:noise:middle:x").contains("at most 3"));
+        assert!(error("iid+shots").contains("missing"));
+        assert!(error("iid+night:10:3").contains("at most 1"));
+        assert!(error("continual+shots:3").contains("one pack"));
     }
 
     #[test]
-    fn zipf_thins_the_classes() {
-        let labels = labels();
-        let rows = zipf(&labels, 1.0, &mut Random::new(2));
-        let mut counts = [0; 20];
-        rows.iter().for_each(|&r| counts[labels[r]] += 1);
-        counts.sort_unstable_by(|a, b| b.cmp(a));
-        assert_eq!(counts[..4], [50, 25, 17, 13]);
-        assert_eq!(zipf(&labels, 0.0, &mut Random::new(2)).len(), 1000);
-    }
-
-    #[test]
-    fn few_limits_the_classes_of_a_batch() {
-        let labels = labels();
-        let rows = few(&labels, 3, 60, &mut Random::new(3));
-        assert_eq!(sorted(rows.clone()), (0..1000).collect::<Vec<_>>());
-        let distinct: HashSet<usize> = rows[..60].iter().map(|&r| labels[r]).collect();
-        assert_eq!(distinct.len(), 3);
+    fn harm_names_a_set() {
+        let all = Protocol::named("harm").unwrap();
+        assert_eq!(all.iter().map(Protocol::name).collect::<Vec<_>>(), HARM);
+        assert_eq!(Protocol::named("iid").unwrap().len(), 1);
+        assert!(Protocol::named("harms").is_err());
     }
 }

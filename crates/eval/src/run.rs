@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! for block in protocol.stream(datasets, seed) {
+//!     let block = stage.show(block);              // near-copies, garbage, a shifted state
 //!     let step = session.step(block)?;            // answer, then learn (or as the method's card says)
 //!     for (answer, label) in zip(step, labels) { tally.push(answer, label) }
 //!     for label that is due { session.feedback(id, label) }
@@ -19,8 +20,9 @@ use crate::clock::Clock;
 use crate::dataset::Dataset;
 use crate::pictures::{Cost, PictureSession, peak_bytes, reset_peak};
 use crate::plan::Job;
-use crate::protocol::{Sample, Stream};
+use crate::protocol::{Role, Sample, Stream};
 use crate::random::Random;
+use crate::stage::Stage;
 use crate::summary::{Summary, Timing, Window};
 use crate::tally::{End, Tally, Told};
 
@@ -86,9 +88,13 @@ impl Job<'_> {
         let block = self.block();
         let mut tally = Tally::new(self, &head, stream);
         let mut clock = Clock::new(self.protocol.compute, block);
+        let mut stage = Stage::new(self.protocol, self.packs[0], self.seed)?;
         let mut done = 0;
         for samples in stream.samples.chunks(block) {
-            let features = self.features(samples)?;
+            let mut features = self.features(samples)?;
+            if let Some(stage) = &mut stage {
+                features = stage.show(samples, &features)?;
+            }
             if clock.busy(done + samples.len() - 1) {
                 // The method still works on earlier samples: the frozen model answers these.
                 let scores = head.zero_shot(&features)?;
@@ -157,7 +163,7 @@ impl Job<'_> {
     }
 
     pub(crate) fn dataset(&self, sample: &Sample) -> &Dataset {
-        let packs = if sample.stranger { &self.others } else { &self.packs };
+        let packs = if sample.role == Role::Stranger { &self.others } else { &self.packs };
         packs[sample.pack as usize]
     }
 
@@ -166,7 +172,7 @@ impl Job<'_> {
     }
 
     fn features(&self, samples: &[Sample]) -> Result<Features<'static>> {
-        let same = |a: &Sample, b: &Sample| (a.pack, a.stranger) == (b.pack, b.stranger);
+        let same = |a: &Sample, b: &Sample| std::ptr::eq(self.dataset(a), self.dataset(b));
         let mut data = Vec::new();
         let dim = self.packs[0].pack.dim();
         for group in samples.chunk_by(same) {
@@ -195,8 +201,11 @@ impl Job<'_> {
         Ok(pixels)
     }
 
-    /// Views where every sample's pack has as many.
+    /// Views where every sample's pack has as many; there are none of what the protocol makes itself.
     fn views(&self, samples: &[Sample]) -> Result<Option<Features<'static>>> {
+        if self.protocol.alters() {
+            return Ok(None);
+        }
         let each = samples.first().map_or(0, |s| self.dataset(s).views_each());
         if each == 0 || samples.iter().any(|s| self.dataset(s).views_each() != each) {
             return Ok(None);
@@ -330,7 +339,7 @@ impl Answered {
 impl Labels {
     /// Decides whether a sample gets a label, and when.
     fn ask(&mut self, job: &Job<'_>, sample: &Sample, place: usize, id: u64) {
-        if !sample.stranger && self.random.uniform() < self.share {
+        if sample.role == Role::Known && self.random.uniform() < self.share {
             self.due.push_back((place + self.delay, id, job.label(sample)));
         }
     }

@@ -13,6 +13,9 @@ use crate::plan::Job;
 use crate::protocol::Stream;
 use crate::summary::{Run, Summary, Timing, Window};
 
+/// Which figures a summary has: a run with fewer is made again.
+const FIGURES: i64 = 2;
+
 /// Where a run goes, or is.
 pub struct RunFolder(PathBuf);
 
@@ -142,6 +145,7 @@ pub(crate) fn config_text(job: &Job<'_>, stream: &Stream) -> Result<String> {
     run.insert("protocol".into(), job.protocol.name().into());
     run.insert("seed".into(), (job.seed as i64).into());
     run.insert("samples".into(), (stream.samples.len() as i64).into());
+    run.insert("figures".into(), FIGURES.into());
     run.insert("version".into(), env!("CARGO_PKG_VERSION").into());
     let digests: Vec<Value> = job.packs.iter().map(|d| d.head.digest().into()).collect();
     run.insert("heads".into(), digests.into());

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::metrics::{Bin, Detection, DetectionIntervals, Intervals, Quality, Spread};
+use crate::metrics::{
+    AfterGarbage, Bin, Detection, DetectionIntervals, Intervals, Quality, ShotFigures, Spread, Switches,
+};
 use crate::pictures::Cost;
 
 /// One protocol × method × dataset × seed. Deterministic: what depends on the clock is in [`Timing`].
@@ -31,6 +33,15 @@ pub struct Summary {
     pub intervals: Intervals,
     /// Answers that differ from zero-shot's.
     pub flips: Flips,
+    /// How often the answer changes from sample to sample.
+    #[serde(default)]
+    pub switches: Switches,
+    /// Answers within shots, where the stream is made of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shots: Option<ShotFigures>,
+    /// The worst stretch after garbage, where the stream has some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after_garbage: Option<AfterGarbage>,
     /// Accuracy along the stream.
     pub course: Course,
     /// The paper's stability columns.
@@ -98,14 +109,14 @@ pub struct Course {
     pub worst: f64,
     /// Zero-shot's top-1 in its worst window.
     pub zero_shot_worst: f64,
-    /// Domain after domain, where the stream has several.
+    /// Domain after domain, where the stream has several; with `night`, visit after visit of its two states.
     pub domains: Vec<Domain>,
 }
 
 /// One stretch of a stream across domains.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Domain {
-    /// The pack.
+    /// The pack, or the state of a `night` stream.
     pub name: String,
     /// Samples.
     pub n: usize,

@@ -8,10 +8,12 @@ use ultta::scores::{softmax_from, summary};
 use ultta::{Head, Input, Result, Session};
 
 use crate::method::BLOCK;
-use crate::metrics::{Detection, DetectionIntervals, ECE_BINS, Ece, Gather, bootstrap};
+use crate::metrics::{
+    AfterGarbage, Detection, DetectionIntervals, ECE_BINS, Ece, Gather, Steadiness, bootstrap,
+};
 use crate::pack::Pack;
 use crate::plan::Job;
-use crate::protocol::{Sample, Stream};
+use crate::protocol::{Role, Sample, Stream};
 use crate::summary::{ClassStory, Course, Domain, Flip, Flips, Open, Stability, Summary, Window};
 
 /// Flips and classes kept as examples.
@@ -53,6 +55,9 @@ pub(crate) struct Tally<'a> {
     stream: &'a Stream,
     adapted: Gather,
     zero_shot: Gather,
+    steadiness: Steadiness,
+    /// Rows of garbage, and samples that counted before the last of them.
+    garbage: (usize, usize),
     /// Scores that tell strangers: adapted and frozen, maximum softmax and energy; known ones, then strangers.
     detection: [[Vec<f32>; 4]; 2],
     flips: Flips,
@@ -84,6 +89,8 @@ impl<'a> Tally<'a> {
             stream,
             adapted: Gather::new(classes),
             zero_shot: Gather::new(classes),
+            steadiness: Steadiness::default(),
+            garbage: (0, 0),
             detection: Default::default(),
             flips: Flips::default(),
             helpful: VecDeque::new(),
@@ -114,6 +121,10 @@ impl<'a> Tally<'a> {
     pub fn push(&mut self, sample: &Sample, adapted: Told<'_>, zero_shot: Told<'_>) {
         let place = self.place;
         self.place += 1;
+        if sample.role == Role::Garbage {
+            self.garbage = (self.garbage.0 + 1, self.adapted.scored().len());
+            return;
+        }
         softmax_from(adapted.logits, adapted.tau, adapted.answer, &mut self.probs);
         softmax_from(zero_shot.logits, zero_shot.tau, zero_shot.answer, &mut self.frozen);
         let (answer, frozen) = (adapted.answer.0, zero_shot.answer.0);
@@ -123,10 +134,10 @@ impl<'a> Tally<'a> {
             let scores =
                 [self.probs[answer], energy(adapted.logits), self.frozen[frozen], energy(zero_shot.logits)];
             // Against another pack the whole stream is out of distribution.
-            let side = usize::from(sample.stranger || against_pack);
+            let side = usize::from(sample.role == Role::Stranger || against_pack);
             self.detection[side].iter_mut().zip(scores).for_each(|(all, score)| all.push(score));
         }
-        if sample.stranger {
+        if sample.role == Role::Stranger {
             return;
         }
         let class = self.job.label(sample);
@@ -140,6 +151,8 @@ impl<'a> Tally<'a> {
         let (nll, frozen_nll) = (log(&self.probs, adapted), log(&self.frozen, zero_shot));
         let scored = self.adapted.push(&self.probs, answer, class, nll);
         let frozen_scored = self.zero_shot.push(&self.frozen, frozen, class, frozen_nll);
+        let copy = self.job.protocol.shots.map(|_| sample.copy);
+        self.steadiness.push([answer, frozen], [scored, frozen_scored], copy);
         self.running[0].push(scored.confidence as f64, scored.right);
         self.running[1].push(frozen_scored.confidence as f64, frozen_scored.right);
         if !self.stream.shifts.is_empty() {
@@ -231,7 +244,7 @@ impl<'a> Tally<'a> {
         let worst = |value| tops(value).fold(1.0f64, f64::min);
         let course = Course {
             window: self.window,
-            first: self.windows.first().map_or(0.0, |w| w.top1),
+            first: self.windows.iter().find(|w| w.n > 0).map_or(0.0, |w| w.top1),
             last: self.windows.iter().rfind(full).map_or(0.0, |w| w.top1),
             worst: worst(|w| w.top1),
             zero_shot_worst: worst(|w| w.zero_shot_top1),
@@ -262,6 +275,9 @@ impl<'a> Tally<'a> {
             zero_shot: self.zero_shot.quality(),
             intervals: bootstrap(self.adapted.scored(), self.zero_shot.scored(), self.job.seed),
             flips,
+            switches: self.steadiness.switches(),
+            shots: self.steadiness.shots(),
+            after_garbage: self.after_garbage(),
             course,
             stability,
             open: self.open(),
@@ -287,6 +303,12 @@ impl<'a> Tally<'a> {
             (right(&self.adapted) - right(&self.zero_shot)) / range.len().max(1) as f64
         };
         gain(n - tenth..n) - gain(0..tenth)
+    }
+
+    fn after_garbage(&self) -> Option<AfterGarbage> {
+        let (rows, before) = self.garbage;
+        let [adapted, frozen] = [&self.adapted, &self.zero_shot].map(|g| &g.scored()[before..]);
+        (rows > 0).then(|| AfterGarbage::of(rows, adapted, frozen)).flatten()
     }
 
     fn open(&self) -> Option<Open> {

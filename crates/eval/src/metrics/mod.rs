@@ -6,6 +6,7 @@
 mod calibration;
 mod detection;
 mod spread;
+mod steadiness;
 
 use serde::{Deserialize, Serialize};
 use ultta::kernels::vectorised;
@@ -13,6 +14,8 @@ use ultta::kernels::vectorised;
 pub use calibration::{Bin, ClassEce, Ece, Edges, adaptive_ece};
 pub use detection::{Detection, aurc};
 pub use spread::{DetectionIntervals, Interval, Intervals, Spread, bootstrap};
+pub(crate) use steadiness::Steadiness;
+pub use steadiness::{AFTER_GARBAGE, AfterGarbage, ShotConfidence, ShotFigures, Switches};
 
 /// Number of bins of the expected calibration error.
 pub const ECE_BINS: usize = 15;

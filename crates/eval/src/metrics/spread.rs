@@ -25,6 +25,7 @@ pub struct Interval {
 /// 95 % intervals of the metrics of a stream, over its samples. The class-wise calibration error is not among them:
 /// it would take all probabilities of all samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 #[allow(missing_docs)]
 pub struct Intervals {
     pub top1: Interval,
@@ -43,6 +44,10 @@ pub struct Intervals {
     pub helpful: Interval,
     /// Share of samples that zero-shot answered right and this wrong.
     pub harmful: Interval,
+    /// ECE minus zero-shot's on the same samples.
+    pub ece_change: Interval,
+    /// NLL minus zero-shot's on the same samples.
+    pub nll_change: Interval,
 }
 
 /// Bootstrap intervals: the samples drawn again with replacement, both classifiers' answers to each together.
@@ -51,8 +56,17 @@ pub fn bootstrap(adapted: &[Scored], zero_shot: &[Scored], seed: u64) -> Interva
     if n == 0 {
         return Intervals::default();
     }
-    let mut sorted: Vec<(Scored, bool)> = adapted.iter().zip(zero_shot).map(|(a, z)| (*a, z.right)).collect();
-    sorted.sort_unstable_by(|a, b| a.0.confidence.total_cmp(&b.0.confidence));
+    let mut pairs: Vec<(Scored, Scored)> = adapted.iter().copied().zip(zero_shot.iter().copied()).collect();
+    pairs.sort_unstable_by(|a, b| a.0.confidence.total_cmp(&b.0.confidence));
+    let sorted: Vec<(Scored, bool)> = pairs.iter().map(|(a, z)| (*a, z.right)).collect();
+    // Of the frozen model: the bin of each answer, by how much it was wrong there, its NLL.
+    let frozen: Vec<(usize, f64, f64)> = pairs
+        .iter()
+        .map(|(_, z)| {
+            let bin = ((z.confidence as f64 * ECE_BINS as f64) as usize).min(ECE_BINS - 1);
+            (bin, f64::from(u8::from(z.right)) - z.confidence as f64, z.nll as f64)
+        })
+        .collect();
     let confidence: Vec<f64> = sorted.iter().map(|s| s.0.confidence as f64).collect();
     let [left, right] = [Edges::Left, Edges::Right].map(|edges| bin_starts(&confidence, ECE_BINS, edges));
     let classes = adapted.iter().map(|s| s.class as usize + 1).max().unwrap_or(0);
@@ -62,9 +76,12 @@ pub fn bootstrap(adapted: &[Scored], zero_shot: &[Scored], seed: u64) -> Interva
     let redrawn = redraw(n, seed, draw, |times| {
         let (mut hits, mut top5, mut nll, mut brier) = (0u32, 0u32, 0.0f64, 0.0f64);
         let (mut helpful, mut harmful) = (0u32, 0u32);
+        let (mut gaps, mut frozen_nll) = ([0.0f64; ECE_BINS], 0.0f64);
         per_class.fill((0, 0));
-        for ((s, zero_shot_right), &times) in sorted.iter().zip(times) {
+        for (((s, zero_shot_right), (bin, gap, own)), &times) in sorted.iter().zip(&frozen).zip(times) {
             let times = u32::from(times);
+            gaps[*bin] += gap * f64::from(times);
+            frozen_nll += own * f64::from(times);
             let hit = u32::from(s.right) * times;
             hits += hit;
             top5 += u32::from(s.top5) * times;
@@ -92,6 +109,8 @@ pub fn bootstrap(adapted: &[Scored], zero_shot: &[Scored], seed: u64) -> Interva
             share(helpful) - share(harmful),
             share(helpful),
             share(harmful),
+            ece - gaps.iter().map(|gap| gap.abs()).sum::<f64>() / n as f64,
+            (nll - frozen_nll) / n as f64,
         ]
     });
     // In the order of the values above.
@@ -111,6 +130,8 @@ pub fn bootstrap(adapted: &[Scored], zero_shot: &[Scored], seed: u64) -> Interva
         gain: next(),
         helpful: next(),
         harmful: next(),
+        ece_change: next(),
+        nll_change: next(),
     }
 }
 
@@ -311,6 +332,8 @@ mod tests {
         let one = Interval { low: 1.0, high: 1.0 };
         let none = Interval::default();
         assert_eq!((many.nll, many.top5, many.gain, many.harmful), (one, one, none, none));
+        // the same answers twice: no redrawn stream tells them apart
+        assert!(many.ece_change.high.abs() < 1e-12 && many.nll_change == none);
         assert!(many.ece.low < 0.005 && many.ece == many.ece_adaptive && many.ece == many.mce);
         // one tie: the risk is the share of wrong answers at every coverage
         assert!((many.aurc.low + many.top1.high - 1.0).abs() < 1e-9);

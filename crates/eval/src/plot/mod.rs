@@ -21,7 +21,7 @@ mod labels;
 mod page;
 
 pub use charts::{Bars, LineChart, Reliability, ReliabilityBin, Scatter, Series, standalone};
-pub use page::{Page, Table, escape};
+pub use page::{HeatCell, Page, Table, escape};
 
 #[cfg(test)]
 mod tests {
@@ -53,6 +53,8 @@ mod tests {
             rows: vec![vec!["<calm>".into(), "61.0".into()]],
         };
         let page = Page::new("All & everything").lead("lead").note("simulated").section("s").text("t");
+        let heat = HeatCell { text: "−1.0 ▼".into(), title: "<pets>".into(), tone: -2 };
+        let page = page.heat("matrix", &["iid".into()], &[("pets".into(), vec![heat, HeatCell::default()])]);
         page.table(&table).code("ultta demo").figures(vec![line, reliability, bars, scatter]).to_html()
     }
 

@@ -13,6 +13,17 @@ pub struct Table {
     pub rows: Vec<Vec<String>>,
 }
 
+/// A cell of a matrix that is read by colour first.
+#[derive(Clone, Debug, Default)]
+pub struct HeatCell {
+    /// What stands in it; nothing for an empty cell.
+    pub text: String,
+    /// Its tooltip.
+    pub title: String,
+    /// From −3 (orange, a loss) over 0 (plain) to 3 (blue, a gain).
+    pub tone: i8,
+}
+
 /// A self-contained HTML page, built from the top down. All text is escaped.
 #[derive(Clone, Debug)]
 pub struct Page {
@@ -69,6 +80,36 @@ impl Page {
                 } else {
                     write!(self.body, "<td>{cell}</td>")
                 };
+            }
+            self.body.push_str("</tr>");
+        }
+        self.body.push_str("</tbody></table></div>\n");
+        self
+    }
+
+    /// A matrix: named columns, and named rows of coloured cells.
+    pub fn heat(mut self, caption: &str, columns: &[String], rows: &[(String, Vec<HeatCell>)]) -> Self {
+        let _ = write!(
+            self.body,
+            "<div class=\"table\"><table class=\"heat\"><caption>{}</caption>",
+            escape(caption)
+        );
+        self.body.push_str("<thead><tr><th scope=\"col\"></th>");
+        for name in columns {
+            let _ = write!(self.body, "<th scope=\"col\"><span>{}</span></th>", escape(name));
+        }
+        self.body.push_str("</tr></thead><tbody>");
+        for (name, cells) in rows {
+            let _ = write!(self.body, "<tr><th scope=\"row\">{}</th>", escape(name));
+            for HeatCell { text, title, tone } in cells {
+                let side = if *tone < 0 { "loss" } else { "gain" };
+                let class = if *tone == 0 {
+                    String::new()
+                } else {
+                    format!(" class=\"{side}{}\"", tone.abs().min(3))
+                };
+                let (text, title) = (escape(text), escape(title));
+                let _ = write!(self.body, "<td{class} title=\"{title}\">{text}</td>");
             }
             self.body.push_str("</tr>");
         }
@@ -156,6 +197,10 @@ th,td{padding:.32em .8em;text-align:right;border-bottom:1px solid var(--line);wh
 th:first-child{text-align:left;padding-left:0}
 thead th{color:var(--soft);font-weight:600}
 tbody th{font-weight:500}
+.heat{font-size:.82rem}.heat th,.heat td{padding:.22em .4em}
+.heat thead th{vertical-align:bottom}.heat thead span{writing-mode:vertical-rl;transform:rotate(180deg);text-align:left}
+.gain1{background:rgba(0,114,178,.14)}.gain2{background:rgba(0,114,178,.32)}.gain3{background:rgba(0,114,178,.55)}
+.loss1{background:rgba(230,120,0,.18)}.loss2{background:rgba(230,120,0,.42)}.loss3{background:rgba(230,120,0,.7)}
 .figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,440px),1fr));gap:16px;margin:1em 0;align-items:start}
 figure{margin:0;background:var(--card);border:1px solid var(--line);border-radius:8px;padding:8px;max-width:640px}
 figure svg{display:block;width:100%;height:auto}

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ultta::Result;
 
-use super::Runs;
 use super::grid::{FIGURES, FigureTable, Grid, Shown, seeds_note, short};
+use super::{Runs, harm};
 use crate::metrics::Bin;
 use crate::plot::{Bars, LineChart, Page, Reliability, ReliabilityBin, Scatter, Series, Table};
 use crate::run_folder::read_windows;
@@ -30,6 +30,7 @@ pub fn html(found: &Runs) -> Result<String> {
     for reason in &found.unreadable {
         page = page.note(&format!("Left out: {reason}"));
     }
+    page = harm::section(page, &runs);
     for grid in Grid::all(&cells) {
         page = page.section(&format!("Protocol {}", grid.protocol));
         for figure in &FIGURES {
@@ -248,14 +249,17 @@ fn domains(page: Page, runs: &[Run]) -> Page {
         for (i, d) in run.summary.course.domains.iter().enumerate() {
             rows.push(vec![
                 format!(
-                    "{} · seed {} · {}. {}",
+                    "{} · {} · {} · seed {} · {}. {}",
                     run.summary.method,
+                    short(&run.summary.dataset, &[]),
+                    run.summary.protocol,
                     run.summary.seed,
                     i + 1,
                     short(&d.name, &[])
                 ),
                 format!("{:.1}", 100.0 * d.top1),
                 format!("{:.1}", 100.0 * d.zero_shot_top1),
+                format!("{:+.1}", 100.0 * (d.top1 - d.zero_shot_top1)),
                 d.recovery.map_or("never".into(), |n| n.to_string()),
             ]);
         }
@@ -263,7 +267,7 @@ fn domains(page: Page, runs: &[Run]) -> Page {
     if rows.is_empty() {
         return page;
     }
-    let header = ["run and domain", "top-1", "zero-shot", "samples to recover"];
+    let header = ["run and visit", "top-1", "zero-shot", "gain", "samples to recover"];
     page.section("Domain after domain").table(&Table {
         caption: "One stream without reset".into(),
         header: header.map(String::from).to_vec(),

@@ -9,6 +9,7 @@ use crate::run_folder::{read_run, read_windows};
 use crate::summary::Run;
 
 mod grid;
+mod harm;
 mod html;
 mod text;
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::grid::{FIGURES, FigureTable, Grid, Shown, seeds_note};
+use super::harm;
 use crate::pictures::Cost;
 use crate::summary::{Run, cells};
 
@@ -24,6 +25,7 @@ pub fn markdown(runs: &[Run]) -> String {
         }
     }
     out.push_str(&costs(runs));
+    out.push_str(&harm::markdown(runs));
     out
 }
 

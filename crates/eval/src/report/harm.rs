@@ -1,0 +1,346 @@
+//! Where a method does harm: packs × protocols, gain and loss against zero-shot at a glance, losses counted and the
+//! worst ones first.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+
+use super::grid::short;
+use crate::metrics::Interval;
+use crate::plot::{HeatCell, Page, Table};
+use crate::protocol::HARM;
+use crate::summary::{Run, Summary};
+
+/// Losses that are listed one by one.
+const WORST: usize = 20;
+
+/// One figure of the matrix, as a gain: above 0 the method is better than zero-shot on the same samples.
+struct Figure {
+    title: &'static str,
+    unit: &'static str,
+    gain: fn(&Summary) -> f64,
+    /// Bootstrap interval of the change, on the same redrawn samples.
+    change: fn(&Summary) -> Interval,
+    /// Whether a larger figure is better: the sign of the change.
+    higher_is_better: bool,
+    scale: f64,
+    digits: usize,
+    /// A larger loss counts, if its interval leaves out 0.
+    tolerance: f64,
+}
+
+const FIGURES: [Figure; 3] = [
+    Figure {
+        title: "Top-1",
+        unit: "points",
+        gain: |s| s.quality.top1 - s.zero_shot.top1,
+        change: |s| s.intervals.gain,
+        higher_is_better: true,
+        scale: 100.0,
+        digits: 1,
+        tolerance: 0.5,
+    },
+    Figure {
+        title: "ECE",
+        unit: "points",
+        gain: |s| s.zero_shot.ece - s.quality.ece,
+        change: |s| s.intervals.ece_change,
+        higher_is_better: false,
+        scale: 100.0,
+        digits: 1,
+        tolerance: 1.0,
+    },
+    Figure {
+        title: "NLL",
+        unit: "nats",
+        gain: |s| s.zero_shot.nll - s.quality.nll,
+        change: |s| s.intervals.nll_change,
+        higher_is_better: false,
+        scale: 1.0,
+        digits: 3,
+        tolerance: 0.02,
+    },
+];
+
+/// A figure of a pack under a protocol: the mean over seeds, as a gain.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Gain {
+    mean: f64,
+    /// Mean over seeds of the upper end of the gain's interval: seeds order the same samples anew, they add none.
+    high: f64,
+    loses: bool,
+}
+
+/// All cells of one method.
+struct Matrix<'a> {
+    method: &'a str,
+    packs: Vec<&'a str>,
+    protocols: Vec<&'a str>,
+    cells: BTreeMap<(&'a str, &'a str), [Gain; 3]>,
+    /// Least gain in any window after garbage, least gain of a return against the first visit.
+    after_garbage: Option<(f64, String)>,
+    visits: Option<(f64, String)>,
+}
+
+impl<'a> Matrix<'a> {
+    /// A matrix per method, where there is more than one protocol; zero-shot has none.
+    fn all(runs: &'a [Run]) -> Vec<Self> {
+        let protocols: BTreeSet<&str> = runs.iter().map(|r| r.summary.protocol.as_str()).collect();
+        let methods: BTreeSet<&str> = runs.iter().map(|r| r.summary.method.as_str()).collect();
+        if protocols.len() < 2 {
+            return Vec::new();
+        }
+        // The order of the set, then whatever else was run.
+        let known = HARM.iter().filter_map(|name| protocols.get(name).copied());
+        let further = protocols.iter().filter(|p| !HARM.contains(p)).copied();
+        let protocols: Vec<&str> = known.chain(further).collect();
+        let methods = methods.into_iter().filter(|m| *m != "zero-shot");
+        methods.map(|method| Self::new(runs, method, &protocols)).collect()
+    }
+
+    fn new(runs: &'a [Run], method: &'a str, protocols: &[&'a str]) -> Self {
+        let own: Vec<&Summary> = runs.iter().map(|r| &r.summary).filter(|s| s.method == method).collect();
+        let mut groups: BTreeMap<(&str, &str), Vec<&Summary>> = BTreeMap::new();
+        for summary in &own {
+            groups.entry((&summary.dataset, &summary.protocol)).or_default().push(summary);
+        }
+        let packs: BTreeSet<&str> = own.iter().map(|s| s.dataset.as_str()).collect();
+        let place = |s: &Summary| format!("{}, {}, seed {}", s.dataset, s.protocol, s.seed);
+        let least = |values: Vec<(f64, String)>| values.into_iter().min_by(|a, b| a.0.total_cmp(&b.0));
+        let after = |s: &&Summary| s.after_garbage.map(|a| (100.0 * a.worst_gain, place(s)));
+        let returned = |s: &&Summary| least_return(s).map(|r| (r, place(s)));
+        Self {
+            method,
+            packs: packs.into_iter().collect(),
+            protocols: protocols.iter().copied().filter(|p| own.iter().any(|s| s.protocol == *p)).collect(),
+            after_garbage: least(own.iter().filter_map(after).collect()),
+            visits: least(own.iter().filter_map(returned).collect()),
+            cells: groups
+                .into_iter()
+                .map(|(key, runs)| (key, FIGURES.each_ref().map(|f| f.of(&runs))))
+                .collect(),
+        }
+    }
+
+    fn losses(&self, figure: usize) -> usize {
+        self.cells.values().filter(|cell| cell[figure].loses).count()
+    }
+
+    fn mean(&self, figure: usize) -> f64 {
+        self.cells.values().map(|cell| cell[figure].mean).sum::<f64>() / self.cells.len().max(1) as f64
+    }
+
+    fn worst(&self, figure: usize) -> f64 {
+        self.cells.values().map(|cell| cell[figure].mean).fold(f64::INFINITY, f64::min)
+    }
+
+    /// Cells that lose by some figure, the worst first: by how many tolerances.
+    fn listed(&self) -> Vec<Vec<String>> {
+        let severity = |cell: &[Gain; 3]| {
+            let each = FIGURES.iter().zip(cell).filter(|(_, gain)| gain.loses);
+            each.map(|(figure, gain)| -gain.mean / figure.tolerance).fold(0.0, f64::max)
+        };
+        let mut losing: Vec<_> = self.cells.iter().filter(|(_, cell)| severity(cell) > 0.0).collect();
+        losing.sort_by(|a, b| severity(b.1).total_cmp(&severity(a.1)).then(a.0.cmp(b.0)));
+        let row = |((pack, protocol), cell): (&(&str, &str), &[Gain; 3])| {
+            let mut row = vec![format!("{pack} · {protocol}")];
+            row.extend(FIGURES.iter().zip(cell).map(|(figure, gain)| figure.marked(gain)));
+            row
+        };
+        losing.into_iter().take(WORST).map(row).collect()
+    }
+
+    fn counts(&self) -> Vec<String> {
+        let mut row = vec![self.method.to_string(), self.cells.len().to_string()];
+        for (i, figure) in FIGURES.iter().enumerate() {
+            let n = self.losses(i);
+            let share = 100.0 * n as f64 / self.cells.len().max(1) as f64;
+            row.push(figure.text(self.mean(i)));
+            row.push(format!("{n} ({share:.1} %)"));
+            row.push(figure.text(self.worst(i)));
+        }
+        row.push(self.after_garbage.as_ref().map_or("–".into(), |worst| format!("{:+.1}", worst.0)));
+        row.push(self.visits.as_ref().map_or("–".into(), |worst| format!("{:+.1}", worst.0)));
+        row
+    }
+}
+
+impl Figure {
+    fn of(&self, runs: &[&Summary]) -> Gain {
+        let mean = |value: &dyn Fn(&Summary) -> f64| {
+            self.scale * runs.iter().map(|s| value(s)).sum::<f64>() / runs.len().max(1) as f64
+        };
+        let gain = mean(&self.gain);
+        let high = mean(&|s| {
+            let change = (self.change)(s);
+            if self.higher_is_better { change.high } else { -change.low }
+        });
+        Gain { mean: gain, high, loses: gain < -self.tolerance && high < 0.0 }
+    }
+
+    fn text(&self, gain: f64) -> String {
+        let digits = self.digits;
+        let text = format!("{gain:+.digits$}");
+        if text.trim_matches(['+', '-', '0', '.']).is_empty() { text.replace('-', "+") } else { text }
+    }
+
+    fn marked(&self, gain: &Gain) -> String {
+        format!("{}{}", self.text(gain.mean), if gain.loses { " ▼" } else { "" })
+    }
+}
+
+/// The least gain of a later visit minus the gain of the first visit to the same state, in points.
+fn least_return(summary: &Summary) -> Option<f64> {
+    let visits = &summary.course.domains;
+    let gain = |i: usize| 100.0 * (visits[i].top1 - visits[i].zero_shot_top1);
+    let first = |i: usize| visits[..i].iter().position(|v| v.name == visits[i].name);
+    // A last visit that was cut short says little.
+    let whole = |i: &usize| 2 * visits[*i].n >= visits[0].n;
+    let returns = (0..visits.len()).filter(whole).filter_map(|i| first(i).map(|f| gain(i) - gain(f)));
+    returns.reduce(f64::min)
+}
+
+const COUNTS: [&str; 13] = [
+    "method",
+    "cells",
+    "top-1, mean gain",
+    "cells that lose",
+    "worst",
+    "ECE, mean gain",
+    "cells that lose",
+    "worst",
+    "NLL, mean gain",
+    "cells that lose",
+    "worst",
+    "worst 300 after garbage",
+    "worst return",
+];
+
+const EXPLAINED: &str = "A cell is a pack under a protocol, the mean over seeds, against zero-shot on the same samples; \
+    gains are positive for all three figures. A cell loses (▼) if top-1 is more than 0.5 points below zero-shot, ECE more \
+    than 1 point or NLL more than 0.02 nats above, and the paired bootstrap interval over samples leaves out 0. An empty \
+    cell was not run, or is not applicable.";
+
+/// The section of the page; nothing with a single protocol.
+pub(super) fn section(mut page: Page, runs: &[Run]) -> Page {
+    let matrices = Matrix::all(runs);
+    if matrices.is_empty() {
+        return page;
+    }
+    page = page.section("Gain and harm").text(EXPLAINED).table(&Table {
+        caption: "All cells of each method; points, NLL in nats".into(),
+        header: COUNTS.map(String::from).to_vec(),
+        rows: matrices.iter().map(Matrix::counts).collect(),
+    });
+    for matrix in &matrices {
+        page = page.section(&format!("Gain and harm: {}", matrix.method));
+        let worst = matrix.listed();
+        if worst.is_empty() {
+            page = page.text("No cell loses.");
+        } else {
+            page = page.table(&Table {
+                caption: format!("{}: cells that lose, the worst first (at most {WORST})", matrix.method),
+                header: ["pack · protocol", "top-1", "ECE", "NLL"].map(String::from).to_vec(),
+                rows: worst,
+            });
+        }
+        for (i, figure) in FIGURES.iter().enumerate() {
+            let cell = |pack: &str, protocol: &str| match matrix.cells.get(&(pack, protocol)) {
+                None => HeatCell::default(),
+                Some(cell) => HeatCell {
+                    text: figure.marked(&cell[i]),
+                    title: format!("{pack}, {protocol}"),
+                    tone: tone(cell[i].mean / figure.tolerance),
+                },
+            };
+            let row = |pack: &&str| {
+                let cells = matrix.protocols.iter().map(|protocol| cell(pack, protocol)).collect();
+                (short(pack, &matrix.packs), cells)
+            };
+            let caption = format!("{}: gain in {} ({})", matrix.method, figure.title, figure.unit);
+            let header: Vec<String> = matrix.protocols.iter().map(|p| p.to_string()).collect();
+            page = page.heat(&caption, &header, &matrix.packs.iter().map(row).collect::<Vec<_>>());
+        }
+    }
+    steadiness(page, runs)
+}
+
+/// Switches and shots.
+fn steadiness(page: Page, runs: &[Run]) -> Page {
+    let row = |run: &Run| {
+        let (s, shots) = (&run.summary, run.summary.shots?);
+        Some(vec![
+            format!("{} · {} · {} · {}", s.method, short(&s.dataset, &[]), s.protocol, s.seed),
+            format!("{:.1} → {:.1}", s.switches.zero_shot, s.switches.adapted),
+            format!("{:.1} → {:.1}", shots.switches.zero_shot, shots.switches.adapted),
+            format!("{:.2} → {:.2}", shots.zero_shot.confidence, shots.adapted.confidence),
+            format!("{:.2} → {:.2}", shots.zero_shot.accuracy, shots.adapted.accuracy),
+            format!("{:.1} → {:.1}", 100.0 * shots.zero_shot.ece, 100.0 * shots.adapted.ece),
+        ])
+    };
+    let rows: Vec<Vec<String>> = runs.iter().filter_map(row).collect();
+    if rows.is_empty() {
+        return page;
+    }
+    let header = ["run", "switches per 100", "within a shot", "confidence", "accuracy", "ECE over shots (%)"];
+    page.section("Shots").table(&Table {
+        caption:
+            "Near-copies of a picture, zero-shot → adapted; each shot counts once from the fourth column on"
+                .into(),
+        header: header.map(String::from).to_vec(),
+        rows,
+    })
+}
+
+/// From −3 (a large loss) to 3 (a large gain), by how many tolerances.
+fn tone(tolerances: f64) -> i8 {
+    let size = match tolerances.abs() {
+        t if t < 1.0 => 0,
+        t if t < 4.0 => 1,
+        t if t < 16.0 => 2,
+        _ => 3,
+    };
+    if tolerances < 0.0 { -size } else { size }
+}
+
+/// The same as Markdown: counts, the worst cells, and the matrix of each figure.
+pub(super) fn markdown(runs: &[Run]) -> String {
+    let matrices = Matrix::all(runs);
+    let mut out = String::new();
+    if matrices.is_empty() {
+        return out;
+    }
+    let table = |out: &mut String, title: &str, header: &[String], rows: &[Vec<String>]| {
+        let _ =
+            writeln!(out, "\n**{title}**\n\n| {} |\n|{}", header.join(" | "), "---|".repeat(header.len()));
+        rows.iter().for_each(|row| drop(writeln!(out, "| {} |", row.join(" | "))));
+    };
+    for matrix in &matrices {
+        for (i, figure) in FIGURES.iter().enumerate() {
+            let mut header = vec!["pack".to_string()];
+            header.extend(matrix.protocols.iter().map(|p| p.to_string()));
+            let row = |pack: &&str| {
+                let cell =
+                    |protocol: &&str| matrix.cells.get(&(*pack, *protocol)).map(|c| figure.marked(&c[i]));
+                let cells = matrix.protocols.iter().map(|p| cell(p).unwrap_or_default());
+                std::iter::once(short(pack, &matrix.packs)).chain(cells).collect()
+            };
+            let rows: Vec<Vec<String>> = matrix.packs.iter().map(row).collect();
+            let title = format!("{} — gain in {} ({})", matrix.method, figure.title, figure.unit);
+            table(&mut out, &title, &header, &rows);
+        }
+        let listed = matrix.listed();
+        if !listed.is_empty() {
+            let header = ["pack · protocol", "top-1", "ECE", "NLL"].map(String::from);
+            table(
+                &mut out,
+                &format!("{} — cells that lose, the worst first", matrix.method),
+                &header,
+                &listed,
+            );
+        }
+    }
+    let counts: Vec<Vec<String>> = matrices.iter().map(Matrix::counts).collect();
+    table(&mut out, "Gain and harm", &COUNTS.map(String::from), &counts);
+    let _ = writeln!(out, "\n{EXPLAINED}");
+    out
+}
