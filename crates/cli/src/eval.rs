@@ -257,19 +257,7 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
             methods.push(method);
         }
     }
-    let mut protocols = Vec::new();
-    for name in &args.protocols {
-        match Protocol::named(name.trim()) {
-            Ok(named) => {
-                for protocol in named {
-                    if !protocols.iter().any(|p: &Protocol| p.name() == protocol.name()) {
-                        protocols.push(protocol);
-                    }
-                }
-            }
-            Err(reason) => return usage(reason),
-        }
-    }
+    let protocols = protocols(&args.protocols)?;
     // Methods that run the model use all cores themselves, and their costs are measured.
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
     let jobs = args.jobs.unwrap_or(if args.images.is_empty() { cores } else { 1 });
@@ -278,6 +266,23 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
         Err(reason) => return usage(reason),
     };
     Ok(Plan { datasets, strangers, in_distribution, methods, protocols, seeds, out: args.out.clone(), jobs })
+}
+
+/// Protocols by name, each once; `harm` stands for a set.
+pub fn protocols(names: &[String]) -> anyhow::Result<Vec<Protocol>> {
+    let mut protocols: Vec<Protocol> = Vec::new();
+    for name in names {
+        let named = match Protocol::named(name.trim()) {
+            Ok(named) => named,
+            Err(reason) => return usage(reason),
+        };
+        for protocol in named {
+            if !protocols.iter().any(|p| p.name() == protocol.name()) {
+                protocols.push(protocol);
+            }
+        }
+    }
+    Ok(protocols)
 }
 
 /// `all` stands for every method, UL-TTA in both presets; on pictures, for those that need them, too.
@@ -315,7 +320,7 @@ fn check_sections(text: &str) -> anyhow::Result<()> {
 const MOST_SEEDS: usize = 100_000;
 
 /// `0-4,7` as numbers, each once.
-fn seeds(text: &str) -> Result<Vec<u64>, String> {
+pub fn seeds(text: &str) -> Result<Vec<u64>, String> {
     let bad = || format!("seeds: expected numbers and ranges such as 0-4,7, got {text:?}");
     let number = |t: &str| t.trim().parse::<u64>().map_err(|_| bad());
     let mut seeds = Vec::new();

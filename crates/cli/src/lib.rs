@@ -31,6 +31,7 @@ mod settings;
 mod suite;
 mod summary;
 mod terminal_plot;
+mod tune;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -68,6 +69,7 @@ enum Command {
     Eval(Box<eval::Args>),
     Report(report::Args),
     Suite(suite::Args),
+    Tune(Box<tune::Args>),
     #[cfg(feature = "serve")]
     Serve(Box<serve::Args>),
     #[cfg(feature = "serve")]
@@ -91,6 +93,7 @@ pub fn main_from(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Eval(args) => eval::main(*args),
         Command::Report(args) => report::main(args),
         Command::Suite(args) => suite::main(args),
+        Command::Tune(args) => tune::main(*args),
         #[cfg(feature = "serve")]
         Command::Serve(args) => serve::main(*args),
         #[cfg(feature = "serve")]

@@ -29,3 +29,4 @@ pub mod summary;
 mod tally;
 #[cfg(test)]
 mod testing;
+pub mod tune;

@@ -312,7 +312,9 @@ pub(super) fn markdown(runs: &[Run]) -> String {
     let table = |out: &mut String, title: &str, header: &[String], rows: &[Vec<String>]| {
         let _ =
             writeln!(out, "\n**{title}**\n\n| {} |\n|{}", header.join(" | "), "---|".repeat(header.len()));
-        rows.iter().for_each(|row| drop(writeln!(out, "| {} |", row.join(" | "))));
+        for row in rows {
+            let _ = writeln!(out, "| {} |", row.join(" | "));
+        }
     };
     for matrix in &matrices {
         for (i, figure) in FIGURES.iter().enumerate() {
