@@ -18,7 +18,8 @@
 //! evidence and the fits enter the answers at an update, every so many samples.
 //!
 //! It takes its three levers (prototypes, prior, temperature) from B. Kim, *Ultra-Light Test-Time Adaptation for
-//! Vision–Language Models*; how each learns is different. The published algorithm is in `../ul_tta_paper/`.
+//! Vision–Language Models*; how each learns is different. The paper keeps no covariance; here the evidence keeps the
+//! d × d second moments of the images. The published algorithm is in `../ul_tta_paper/`.
 
 use std::sync::Arc;
 
