@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
-use ultta::{Error, Head, Input, Session, State};
+use ultta::{Error, Features, Head, Input, Session, State};
 use ultta_eval::order::Order;
 use ultta_eval::pack::Pack;
 use ultta_formats::Id;
@@ -304,9 +304,14 @@ impl Run {
     }
 }
 
+/// A features file of up to this many numbers is read once and kept; 256 MiB of f32.
+const KEPT_NUMBERS: usize = 1 << 26;
+
 /// A features file in the order it is to be answered.
 struct Stream {
     pack: Pack,
+    /// All rows, unless the file is too large to keep: then they are read block by block.
+    kept: Option<Features<'static>>,
     indices: Vec<usize>,
     /// Place of the first index in the whole order.
     first: usize,
@@ -342,12 +347,18 @@ impl Stream {
             first = places.start;
             indices = indices[places].to_vec();
         }
-        pack.check(args.normalize).with_context(|| args.features.display().to_string())?;
+        let in_file = || args.features.display().to_string();
+        let kept = if pack.rows().saturating_mul(pack.dim()) <= KEPT_NUMBERS {
+            Some(pack.file().read_all(args.normalize).with_context(in_file)?)
+        } else {
+            pack.check(args.normalize).with_context(in_file)?;
+            None
+        };
         let timed = order == Order::File;
         if pack.file().times().is_some() && !timed {
             eprintln!("warning: the file's `times` are left out, as its rows come in another order");
         }
-        Ok(Self { pack, indices, first, timed })
+        Ok(Self { pack, kept, indices, first, timed })
     }
 
     fn answer(&self, run: &mut Run, args: &Args, interrupt: &Interrupt) -> anyhow::Result<ExitCode> {
@@ -360,7 +371,10 @@ impl Stream {
                 break;
             }
             let file = self.pack.file();
-            let features = file.select(block, args.normalize)?;
+            let features = match &self.kept {
+                Some(all) => all.select(block),
+                None => file.select(block, args.normalize)?,
+            };
             let views = file.views(block, args.normalize)?;
             let view_counts = vec![file.views_each(); block.len()];
             let learn: Option<Vec<bool>> =

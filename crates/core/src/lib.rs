@@ -30,6 +30,7 @@
 //! The [`glossary`] defines every word used in a sense of its own. To read the source, begin with `session.rs`, then
 //! `adapter.rs`, then one file of `methods/`.
 #![deny(missing_docs)]
+#![forbid(unsafe_code)]
 
 mod blocks;
 mod health;

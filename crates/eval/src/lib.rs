@@ -5,6 +5,7 @@
 //! packs ─► protocol (order, batches, strangers, labels) ─► session ─► metrics ─► run folder ─► report
 //! ```
 #![deny(missing_docs)]
+#![forbid(unsafe_code)]
 
 mod arrival;
 mod clock;

@@ -173,8 +173,7 @@ impl Job<'_> {
 
     fn features(&self, samples: &[Sample]) -> Result<Features<'static>> {
         let same = |a: &Sample, b: &Sample| std::ptr::eq(self.dataset(a), self.dataset(b));
-        let mut data = Vec::new();
-        let dim = self.packs[0].pack.dim();
+        let mut all = Features::empty(self.packs[0].pack.dim());
         for group in samples.chunk_by(same) {
             let rows: Vec<usize> = group.iter().map(|s| s.row as usize).collect();
             let pack = &self.dataset(&group[0]).pack;
@@ -182,9 +181,9 @@ impl Job<'_> {
             if group.len() == samples.len() {
                 return Ok(part);
             }
-            data.extend_from_slice(part.data());
+            all.append(&part);
         }
-        Features::new(data, dim)
+        Ok(all)
     }
 
     /// The preprocessed pictures of some samples, one after another.
@@ -210,12 +209,13 @@ impl Job<'_> {
         if each == 0 || samples.iter().any(|s| self.dataset(s).views_each() != each) {
             return Ok(None);
         }
-        let mut data = Vec::new();
+        let mut all = Features::empty(self.packs[0].pack.dim());
         for sample in samples {
-            let views = self.dataset(sample).views(&[sample.row as usize])?;
-            data.extend_from_slice(views.as_ref().map_or(&[], |v| v.data()));
+            if let Some(views) = self.dataset(sample).views(&[sample.row as usize])? {
+                all.append(&views);
+            }
         }
-        Features::new(data, self.packs[0].pack.dim()).map(Some)
+        Ok(Some(all))
     }
 }
 

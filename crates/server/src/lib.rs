@@ -9,6 +9,7 @@
 //! Read `owner/mod.rs` first: one thread per stream takes requests in arrival order, writes them to the log and
 //! only then lets them teach. Reads never reach it; they are answered from the board, where the owner publishes.
 #![deny(missing_docs)]
+#![forbid(unsafe_code)]
 
 mod api;
 mod auth;

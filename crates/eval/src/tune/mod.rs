@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use sha2::{Digest, Sha256};
 use ultta::Result;
 
 use crate::dataset::Dataset;
@@ -294,12 +295,9 @@ impl Objective {
     }
 }
 
-/// FNV-1a of a text.
+/// The start of a SHA-256 of a text.
 fn fingerprint(text: &str) -> String {
-    let step = |hash: u128, byte: u8| {
-        (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
-    };
-    format!("{:032x}", text.bytes().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, step))
+    Sha256::digest(text).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

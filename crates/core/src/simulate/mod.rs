@@ -51,184 +51,27 @@
 //! With few classes (C = 10) nearly every error is a sample that leans to a sibling, zero-shot is far too sure of
 //! itself (top-1 80.0, ECE 12.5) and there is little to win; choose another `ambiguity` and `agreement` there.
 
-use rand_distr::{Distribution, StandardNormal, StandardUniform};
+use rand_distr::{Distribution, StandardNormal};
 use rand_pcg::Pcg64Mcg;
-use rand_pcg::rand_core::SeedableRng;
-use serde::{Deserialize, Serialize};
 
-use crate::config::in_range;
 use crate::{Features, Head, Result, kernels};
+
+mod config;
+mod geometry;
+
+pub use config::{Domain, Mix, SimulatorConfig};
+use geometry::{
+    CENTRE_DECAY, Purpose, anchors, centre, family, kin, normal, normalise, normals, orthogonalise,
+    permutation, rng, spectrum, uniform, unit,
+};
 
 /// The label of a sample that belongs to none of the head's classes.
 pub const STRANGER: u32 = u32::MAX;
 
 /// Number of classes that strangers come from.
 const STRANGER_CLASSES: usize = 64;
-/// First axis of the power laws: eigenvalues fall as `(axis + OFFSET)^-decay`.
-const SPECTRUM_OFFSET: f64 = 4.0;
-/// Decay of the class centres' spectrum: about 12 to 30 effective dimensions, as measured.
-const CENTRE_DECAY: f64 = 1.5;
-/// Decay of the spectrum of the anchors' own part, over axes in an order of their own.
-const ANCHOR_DECAY: f64 = 0.5;
-/// Share of an anchor's own part that it has in common with its family.
-const ANCHOR_KINSHIP: f64 = 0.5;
 /// Spread of the logarithm of a sample's noise strength: real residuals vary that much in length.
 const NOISE_SPREAD: f64 = 0.19;
-
-/// What a simulated stream is like. The defaults are fitted to CLIP ViT-B/32 on ImageNet.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct SimulatorConfig {
-    /// Number of classes.
-    pub classes: usize,
-    /// Length of a feature row.
-    pub dim: usize,
-    /// Everything random follows from it.
-    pub seed: u64,
-    /// The head's logit scale.
-    pub logit_scale: f32,
-    /// Angle between the axes of the image and the text cone in degrees: the modality gap. 0 closes it.
-    pub gap: f64,
-    /// Squared length of what all images share: the cosine of images of different classes.
-    pub cone: f64,
-    /// Squared length of a class's own part: how far apart the classes are.
-    pub spread: f64,
-    /// Squared length of the noise within a class.
-    pub noise: f64,
-    /// Decay of the noise's spectrum: eigenvalue k falls as k^-decay. 0 is isotropic.
-    pub decay: f64,
-    /// Number of classes in a family of kin, which are easily confused.
-    pub family: usize,
-    /// Share of a class's part that it has in common with its family, in [0, 1).
-    pub kinship: f64,
-    /// Share of samples that look more like a sibling than like their own class, in [0, 0.5].
-    pub ambiguity: f64,
-    /// How far a sample can lean towards a sibling, in (0.5, 1]: with 1, some look exactly like it.
-    pub lean: f64,
-    /// Squared length of what all anchors share: the cosine of two anchors.
-    pub anchor_cone: f64,
-    /// Cosine between an anchor's own part and its class's part in the image cone: the quality of the text.
-    pub agreement: f64,
-    /// Spread over the classes of the cosine that an anchor has with every image: zero-shot bias.
-    pub bias: f64,
-    /// The domain that the stream starts in.
-    pub domain: Domain,
-    /// The class mix that the stream starts with.
-    pub mix: Mix,
-}
-
-impl Default for SimulatorConfig {
-    fn default() -> Self {
-        Self {
-            classes: 100,
-            dim: 512,
-            seed: 0,
-            logit_scale: 100.0,
-            gap: 71.0,
-            cone: 0.56,
-            spread: 0.26,
-            noise: 0.19,
-            decay: 0.75,
-            family: 6,
-            kinship: 0.6,
-            ambiguity: 0.2,
-            lean: 0.62,
-            anchor_cone: 0.61,
-            agreement: 0.4,
-            bias: 0.003,
-            domain: Domain::default(),
-            mix: Mix::default(),
-        }
-    }
-}
-
-impl SimulatorConfig {
-    fn check(&self) -> Result<()> {
-        in_range("simulate.classes", self.classes as f64, 2.0..=1e6)?;
-        in_range("simulate.dim", self.dim as f64, 8.0..=65_536.0)?;
-        in_range("simulate.gap", self.gap, 0.0..=90.0)?;
-        in_range("simulate.cone", self.cone, 0.01..=0.99)?;
-        in_range("simulate.spread", self.spread, 1e-6..=10.0)?;
-        in_range("simulate.noise", self.noise, 0.0..=10.0)?;
-        in_range("simulate.decay", self.decay, 0.0..=4.0)?;
-        in_range("simulate.family", self.family as f64, 1.0..=1e6)?;
-        in_range("simulate.kinship", self.kinship, 0.0..=0.99)?;
-        in_range("simulate.ambiguity", self.ambiguity, 0.0..=0.5)?;
-        in_range("simulate.lean", self.lean, 0.51..=1.0)?;
-        in_range("simulate.anchor_cone", self.anchor_cone, 0.0..=0.99)?;
-        in_range("simulate.agreement", self.agreement, 0.0..=1.0)?;
-        in_range("simulate.bias", self.bias, 0.0..=0.2)?;
-        self.domain.check()?;
-        self.mix.check()
-    }
-}
-
-/// Where the images come from. The default is the domain that the anchors were made for: no shift at all.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Domain {
-    /// Which domain: the directions of its shift follow from it, so a stream can come back to a domain.
-    pub id: u64,
-    /// Length of a translation that all images share.
-    pub translation: f64,
-    /// Angle in degrees by which all images turn away from the anchors (in the plane of every pair of axes).
-    pub rotation: f64,
-    /// Share of a class's part that is replaced by one of this domain's own, in [0, 1].
-    pub displacement: f64,
-    /// Factor on the noise within a class.
-    pub noise: f64,
-}
-
-impl Default for Domain {
-    fn default() -> Self {
-        Self { id: 0, translation: 0.0, rotation: 0.0, displacement: 0.0, noise: 1.0 }
-    }
-}
-
-impl Domain {
-    /// A clearly shifted domain, as drawings are from photographs; zero-shot loses several points.
-    pub fn shifted(id: u64) -> Self {
-        Self { id, translation: 0.1, rotation: 17.0, displacement: 0.3, noise: 1.0 }
-    }
-
-    fn check(&self) -> Result<()> {
-        in_range("simulate.domain.translation", self.translation, 0.0..=10.0)?;
-        in_range("simulate.domain.rotation", self.rotation, 0.0..=180.0)?;
-        in_range("simulate.domain.displacement", self.displacement, 0.0..=1.0)?;
-        in_range("simulate.domain.noise", self.noise, 0.0..=10.0)
-    }
-}
-
-/// Which classes occur, how often, and in what order. The default is balanced and shuffled.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Mix {
-    /// Which mix: what classes are frequent or absent follows from it.
-    pub id: u64,
-    /// Zipf exponent of the class frequencies; 0 is balanced.
-    pub imbalance: f64,
-    /// Share of the classes that occur at all, in (0, 1].
-    pub occurring: f64,
-    /// Mean length of a run of one class; 1 is shuffled, a large one class-sorted.
-    pub run_length: f64,
-    /// Share of samples that belong to none of the head's classes, in [0, 1).
-    pub strangers: f64,
-}
-
-impl Default for Mix {
-    fn default() -> Self {
-        Self { id: 0, imbalance: 0.0, occurring: 1.0, run_length: 1.0, strangers: 0.0 }
-    }
-}
-
-impl Mix {
-    fn check(&self) -> Result<()> {
-        in_range("simulate.mix.imbalance", self.imbalance, 0.0..=5.0)?;
-        in_range("simulate.mix.occurring", self.occurring, 1e-6..=1.0)?;
-        in_range("simulate.mix.run_length", self.run_length, 1.0..=1e9)?;
-        in_range("simulate.mix.strangers", self.strangers, 0.0..=0.99)
-    }
-}
 
 /// An endless seeded stream of features and their labels.
 #[derive(Clone, Debug)]
@@ -471,146 +314,6 @@ impl Simulator {
         let other = first + (uniform(&mut self.rng) * (members - 1) as f64) as usize;
         if other < class { other } else { other + 1 }
     }
-}
-
-/// First class and size of the family that a class belongs to; the last family takes in the rest.
-fn family(class: usize, classes: usize, size: usize) -> (usize, usize) {
-    let families = (classes / size).max(1);
-    let first = (class / size).min(families - 1) * size;
-    let end = if first / size == families - 1 { classes } else { first + size };
-    (first, end - first)
-}
-
-/// One unit anchor per class.
-fn anchors(config: &SimulatorConfig, axis: &[f64], text_axis: &[f64], centres: &[f64]) -> Vec<f32> {
-    let &SimulatorConfig { classes, dim, seed, agreement, anchor_cone, .. } = config;
-    let mut rng = rng(seed, Purpose::Anchors);
-    let scale = spectrum(dim, ANCHOR_DECAY);
-    let scale: Vec<f64> = permutation(&mut rng, dim).iter().map(|&k| scale[k as usize]).collect();
-    let mut own = kin(&mut rng, classes, config.family, ANCHOR_KINSHIP, &scale);
-    for (row, centre) in own.chunks_exact_mut(dim).zip(centres.chunks_exact(dim)) {
-        orthogonalise(row, axis);
-        normalise(row);
-        for (r, c) in row.iter_mut().zip(centre) {
-            *r = agreement * c + (1.0 - agreement * agreement).sqrt() * *r;
-        }
-        normalise(row);
-    }
-    centre(&mut own, dim);
-    for row in own.chunks_exact_mut(dim) {
-        let bias = config.bias / config.cone.sqrt() * normal(&mut rng);
-        for ((r, t), a) in row.iter_mut().zip(text_axis).zip(axis) {
-            *r = anchor_cone.sqrt() * t + (1.0 - anchor_cone).sqrt() * *r + bias * a;
-        }
-        normalise(row);
-    }
-    own.iter().map(|&v| v as f32).collect()
-}
-
-/// Rows of random directions with a given spectrum, in families that share part of theirs.
-fn kin(rng: &mut Pcg64Mcg, classes: usize, size: usize, kinship: f64, scale: &[f64]) -> Vec<f64> {
-    let mut rows = Vec::with_capacity(classes * scale.len());
-    let mut common = Vec::new();
-    for class in 0..classes {
-        if family(class, classes, size).0 == class {
-            common = normals(rng, scale.len(), Some(scale));
-        }
-        let own = normals(rng, scale.len(), Some(scale));
-        rows.extend(common.iter().zip(&own).map(|(c, o)| kinship.sqrt() * c + (1.0 - kinship).sqrt() * o));
-    }
-    rows
-}
-
-/// Takes the mean of the rows off every row.
-fn centre(rows: &mut [f64], dim: usize) {
-    let n = (rows.len() / dim) as f64;
-    let mut mean = vec![0.0; dim];
-    for row in rows.chunks_exact(dim) {
-        for (m, r) in mean.iter_mut().zip(row) {
-            *m += r / n;
-        }
-    }
-    for row in rows.chunks_exact_mut(dim) {
-        for (r, m) in row.iter_mut().zip(&mean) {
-            *r -= m;
-        }
-    }
-}
-
-/// Standard deviations whose squares fall as a power law and add up to 1.
-fn spectrum(dim: usize, decay: f64) -> Vec<f64> {
-    let variances: Vec<f64> = (0..dim).map(|k| (k as f64 + SPECTRUM_OFFSET).powf(-decay)).collect();
-    let sum: f64 = variances.iter().sum();
-    variances.iter().map(|v| (v / sum).sqrt()).collect()
-}
-
-/// Takes the part along a unit vector off a row.
-fn orthogonalise(row: &mut [f64], axis: &[f64]) {
-    let along: f64 = row.iter().zip(axis).map(|(r, a)| r * a).sum();
-    for (r, a) in row.iter_mut().zip(axis) {
-        *r -= along * a;
-    }
-}
-
-/// Scales a row to unit length.
-fn normalise(row: &mut [f64]) {
-    let norm = row.iter().map(|v| v * v).sum::<f64>().sqrt();
-    row.iter_mut().for_each(|v| *v /= norm);
-}
-
-/// A vector scaled to unit length.
-fn unit(mut row: Vec<f64>) -> Vec<f64> {
-    normalise(&mut row);
-    row
-}
-
-/// What a generator is for. Each purpose has its own, so that one setting does not disturb the rest.
-enum Purpose {
-    Axes,
-    Centres,
-    Strangers,
-    Anchors,
-    Stream,
-    Domain(u64),
-    Mix(u64),
-}
-
-fn rng(seed: u64, purpose: Purpose) -> Pcg64Mcg {
-    let (kind, id) = match purpose {
-        Purpose::Axes => (0, 0),
-        Purpose::Centres => (1, 0),
-        Purpose::Strangers => (2, 0),
-        Purpose::Anchors => (3, 0),
-        Purpose::Stream => (4, 0),
-        Purpose::Domain(id) => (5, id),
-        Purpose::Mix(id) => (6, id),
-    };
-    // odd constants of the 64-bit golden ratio kind keep neighbouring seeds, purposes and ids apart
-    let mixed = seed
-        .wrapping_add(0x9e37_79b9_7f4a_7c15u64.wrapping_mul(kind + 1))
-        .wrapping_add(0xd1b5_4a32_d192_ed03u64.wrapping_mul(id));
-    Pcg64Mcg::seed_from_u64(mixed)
-}
-
-fn uniform(rng: &mut Pcg64Mcg) -> f64 {
-    StandardUniform.sample(rng)
-}
-
-fn normal(rng: &mut Pcg64Mcg) -> f64 {
-    StandardNormal.sample(rng)
-}
-
-fn normals(rng: &mut Pcg64Mcg, n: usize, scale: Option<&[f64]>) -> Vec<f64> {
-    (0..n).map(|k| normal(rng) * scale.map_or(1.0, |s| s[k])).collect()
-}
-
-/// A shuffled list of 0 to n − 1.
-fn permutation(rng: &mut Pcg64Mcg, n: usize) -> Vec<u32> {
-    let mut order: Vec<u32> = (0..n as u32).collect();
-    for i in (1..n).rev() {
-        order.swap(i, (uniform(rng) * (i + 1) as f64) as usize);
-    }
-    order
 }
 
 #[cfg(test)]
