@@ -27,7 +27,7 @@ venv() { # packages
   "$scratch/venv/bin/pip" install -q "$@"
 }
 
-kills() { ULTTA_KILLS=45 cargo test --quiet --workspace --test serve killed_at_random -- --nocapture; }
+kills() { ULTTA_KILLS=45 cargo test --quiet --workspace --test cli killed_at_random -- --nocapture; }
 
 schema() { # every documented call with bodies made from the document: no undocumented status (no 500), no broken answer
   venv schemathesis

@@ -1,11 +1,9 @@
 //! The baseline methods: each against its NumPy oracle step by step, and the quirks of published code that a
 //! faithful baseline reproduces. The laws that every method keeps are in `laws.rs`.
 
-mod common;
-
 use std::path::PathBuf;
 
-use common::batch::{Block, CLASSES, DIM, block, build, head, rows};
+use crate::common::batch::{Block, CLASSES, DIM, block, build, head, rows};
 
 use safetensors::{Dtype, SafeTensors};
 use ultta::scores::softmax;

@@ -1,10 +1,8 @@
-//! The laws of a session, each checked on every method, preset and switch of [`common::variants`].
-
-mod common;
+//! The laws of a session, each checked on every method, preset and switch of [`crate::common::variants`].
 
 use std::sync::Arc;
 
-use common::{Played, Rng, Stream, World, assert_sound, config, quick, through_bytes, variants};
+use crate::common::{Played, Rng, Stream, World, assert_sound, config, quick, through_bytes, variants};
 use ultta::Temperature;
 use ultta::guard::Standing;
 use ultta::state::Tensor;

@@ -3,12 +3,10 @@
 //! The streams lie beside the workspace in `../shared/data`; without them every test here is ignored (`build.rs`). All
 //! figures are in percent, means over two shuffles. Labels are read here only: the library never sees them.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use common::{Rng, config};
+use crate::common::{Rng, config};
 use ultta::guard::Standing;
 use ultta::{Config, FeatureFile, Features, Head, Health, Input, Session, State};
 use ultta_formats::StoredFeatures;

@@ -1,9 +1,7 @@
 //! The laws that every adapter keeps. They run on every method of the registry: a new method is checked as soon as it
 //! is listed in `methods/mod.rs`. Every batch carries views, so methods that need them are fed.
 
-mod common;
-
-use common::batch::{Block, DIM, VIEWS, block, build, head, noise, rows};
+use crate::common::batch::{Block, DIM, VIEWS, block, build, head, noise, rows};
 use ultta::adapter::{Batch, Grouping, Prediction, Readout};
 use ultta::state::Tensor;
 use ultta::{Config, Error, Features, Head, Input, Session, State};

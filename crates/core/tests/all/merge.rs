@@ -1,8 +1,6 @@
 //! The merge law: evidence adds, local parts restart, an empty state is neutral, strangers are refused.
 
-mod common;
-
-use common::{Stream, World, assert_sound, config, quick, through_bytes, variants};
+use crate::common::{Stream, World, assert_sound, config, quick, through_bytes, variants};
 use ultta::state::Tensor;
 use ultta::{Config, Error, Session, State};
 

@@ -7,12 +7,10 @@
 //! Tolerance: 1e-5, relative where values are large. Folded rows have one of their own: they are rounded to 16 bits,
 //! so a coefficient may differ by one unit (the oracle rounds the same value in f64), and image scores with it.
 
-mod common;
-
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use common::config;
+use crate::common::config;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 use ultta::Temperature;

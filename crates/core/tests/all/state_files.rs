@@ -1,11 +1,9 @@
 //! Files: one test per error variant, damaged and hostile state files, atomic writes, and round trips.
 
-mod common;
-
 use std::path::Path;
 use std::process::Command;
 
-use common::{Rng, Stream, World, assert_sound, config, quick, through_bytes};
+use crate::common::{Rng, Stream, World, assert_sound, config, quick, through_bytes};
 use proptest::prelude::*;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
@@ -29,7 +27,7 @@ macro_rules! variants {
         /// A new variant without a test is noticed here.
         #[test]
         fn every_error_variant_has_a_test() {
-            let source = include_str!("../src/error.rs");
+            let source = include_str!("../../src/error.rs");
             let body = source.split_once("pub enum Error {").unwrap().1.split_once("\n}").unwrap().0;
             let declared: Vec<&str> = body
                 .lines()

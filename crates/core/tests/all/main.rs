@@ -1,0 +1,10 @@
+//! The tests of the core from outside, one binary; each file is a module.
+
+mod baselines;
+mod common;
+mod contract;
+mod laws;
+mod merge;
+mod oracle;
+mod real_streams;
+mod state_files;
