@@ -355,6 +355,16 @@ impl Stream {
             None
         };
         let timed = order == Order::File;
+        if let Some(times) = pack.file().times().filter(|_| timed)
+            && let Some(row) = times.windows(2).position(|pair| pair[1] < pair[0])
+        {
+            let row = row + 1;
+            anyhow::bail!(
+                "times: row {row} arrived before row {}; expected times that never run backwards ({})",
+                row - 1,
+                pack.path().display()
+            );
+        }
         if pack.file().times().is_some() && !timed {
             eprintln!("warning: the file's `times` are left out, as its rows come in another order");
         }
