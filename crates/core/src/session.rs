@@ -126,7 +126,7 @@ impl Session {
 
     /// Lets rows teach; their answers are not kept. Tells which rows the gate admitted.
     pub fn observe(&mut self, features: &Features<'_>) -> Result<Vec<bool>> {
-        let step = self.step(&Input { keep_scores: false, ..Input::new(features) })?;
+        let step = self.step(Input { keep_scores: false, ..Input::new(features) })?;
         Ok(step.rows.iter().map(|row| row.admitted).collect())
     }
 
