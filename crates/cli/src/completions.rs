@@ -21,7 +21,7 @@ Examples:
   ultta completions fish > ~/.config/fish/completions/ultta.fish";
 
 pub fn main(args: Args) -> anyhow::Result<ExitCode> {
-    // Into memory first: the generator panics where a reader hangs up.
+    // Written to memory first, because the generator panics if its output is closed.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut crate::Cli::command(), "ultta", &mut script);
     std::io::stdout().write_all(&script)?;

@@ -352,7 +352,7 @@ pub struct Bars {
 }
 
 impl Bars {
-    /// For so many runs, or for a number not known beforehand.
+    /// Bars for this many runs; `None` where the number is not known beforehand.
     pub fn new(runs: Option<usize>, quiet: bool) -> Self {
         let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
         let all = MultiProgress::with_draw_target(target);

@@ -12,7 +12,7 @@ use crate::failure::{self, BAD_INPUT, is_broken_pipe};
 use crate::interrupt::Interrupt;
 use crate::run::Run;
 
-/// A longer line is no row.
+/// Longer lines, in bytes, are refused.
 const MAX_LINE: u64 = 64 << 20;
 
 /// How often a quiet pipe looks for an interrupt.
@@ -30,7 +30,7 @@ pub fn answer_lines(run: &mut Run, normalize: bool, interrupt: &Interrupt) -> an
         }
         let line = match lines.recv_timeout(LOOK) {
             Ok(Ok(line)) => line,
-            // What came before stays answered, and learnt.
+            // Earlier lines stay answered, and what was learnt from them is kept.
             Ok(Err(e)) => return Ok(failure::report(e)),
             Err(RecvTimeoutError::Timeout) => continue,
             Err(RecvTimeoutError::Disconnected) => break,
@@ -38,7 +38,7 @@ pub fn answer_lines(run: &mut Run, normalize: bool, interrupt: &Interrupt) -> an
         number += 1;
         match answer(run, &line, number, normalize) {
             Ok(fine) => bad |= !fine,
-            // The reader has what it wanted; the state is saved as at any other end.
+            // The reader of the answers hung up. The state is saved as at any other end.
             Err(e) if is_broken_pipe(&e) => {
                 run.hung_up = true;
                 break;
@@ -97,8 +97,8 @@ fn flush(run: &mut Run) -> anyhow::Result<()> {
     run.sink.as_mut().map_or(Ok(()), |sink| sink.flush())
 }
 
-/// Reads lines in a thread of its own, so that an interrupt is heard while the pipe is quiet. Few lines wait:
-/// whoever sends faster than we answer feels it.
+/// Reads lines in a thread of its own, so that an interrupt is heard while the pipe is quiet. Only a few
+/// lines are read ahead: a sender that is faster than the answers has to wait.
 fn read_lines() -> Receiver<anyhow::Result<Vec<u8>>> {
     let (sender, receiver) = sync_channel(64);
     std::thread::spawn(move || {

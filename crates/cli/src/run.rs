@@ -283,7 +283,8 @@ impl Run {
         Ok(())
     }
 
-    /// Answers a block of samples: `id` and `label` tell what is known of each row.
+    /// Answers a block of samples. `id` and `label` give the id and, where known, the label of a row of the block.
+    /// Returns a warning if the collapse guard has fired.
     pub fn step(
         &mut self,
         input: &Input<'_>,
@@ -313,7 +314,7 @@ struct Stream {
     /// All rows, unless the file is too large to keep: then they are read block by block.
     kept: Option<Features<'static>>,
     indices: Vec<usize>,
-    /// Place of the first index in the whole order.
+    /// Place of `indices[0]` in the whole order.
     first: usize,
     /// Whether the file's arrival times go with its rows.
     timed: bool,

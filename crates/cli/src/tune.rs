@@ -64,7 +64,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 40)]
     trials: usize,
 
-    /// At most so many samples of each stream count: faster, less exact
+    /// Cut each stream to this many samples: faster, less exact
     #[arg(long, value_name = "N")]
     rows: Option<usize>,
 

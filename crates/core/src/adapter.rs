@@ -1,4 +1,4 @@
-//! The [`Adapter`] trait: what a test-time adaptation method is shown, and what it answers. Read this first.
+//! The [`Adapter`] trait: what a test-time adaptation method is shown, and what it answers.
 //!
 //! A method never sees a label; [`Batch`] carries none. Methods disagree on whether a sample is answered before
 //! or after it has taught, so the order belongs to the method and is declared on its [`Card`].
@@ -214,7 +214,7 @@ pub struct Prediction {
     pub calibrated: Option<Scores>,
     /// The calibrated probabilities are softmax(`tau_cal[row]` · logits).
     pub tau_cal: Vec<f32>,
-    /// What was read off the logits.
+    /// One answer per row.
     pub answers: Vec<Answer>,
 }
 
@@ -261,15 +261,15 @@ pub struct Observed {
 pub struct Vitals {
     /// KL(π‖π⁰) of the class prior, in nats.
     pub prior_kl: f64,
-    /// Largest ‖t_c − μ_c‖ (or of what stands for it) over the classes.
+    /// Largest movement of a prototype over the classes: ‖t_c − μ_c‖, or what corresponds to it in the method.
     pub movement_max: f64,
-    /// Mean of the same.
+    /// Mean movement over the classes.
     pub movement_mean: f64,
     /// Temperature multiplier of the answer.
     pub tau_pred: f64,
     /// Temperature multiplier of the calibrated probabilities.
     pub tau_cal: f64,
-    /// How much the evidence from the stream says: 0 is nothing, 1 is as much as it was fitted to.
+    /// How much the evidence from the stream counts in the answers: 0 is nothing. For the default it is the *trust*.
     pub evidence_weight: f64,
     /// Bytes the method carries.
     pub state_bytes: usize,
@@ -391,7 +391,7 @@ impl Clone for Box<dyn Adapter> {
 /// What a method did to one class.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ClassDrift {
-    /// ‖t_c − μ_c‖, or of what stands for it.
+    /// How far the prototype moved: ‖t_c − μ_c‖, or what corresponds to it in the method.
     pub movement: f64,
     /// The class prior π_c.
     pub prior: f64,

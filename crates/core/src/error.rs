@@ -108,7 +108,7 @@ pub enum Error {
     Io {
         /// What was being done.
         doing: &'static str,
-        /// The operating system's word.
+        /// What the operating system reported.
         source: std::io::Error,
         /// The file.
         path: PathBuf,
@@ -132,7 +132,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The error without the file it was found in: what a door looks at to choose its advice.
+    /// The error without the file it was found in. The command line, HTTP and Python look at it to choose their advice.
     pub fn root(&self) -> &Error {
         match self {
             Error::InFile { error, .. } => error.root(),

@@ -183,7 +183,7 @@ impl Guard {
             if self.standing == Standing::Restored && self.since_restore >= self.config.patience {
                 self.standing = Standing::Healthy;
             }
-            // Remember only what is well clear of a collapse.
+            // Only a state that is far from a collapse is worth remembering.
             let clear = !concentrated && support > (0.5 + 0.5 * self.config.support) * frozen;
             return if clear { Verdict::Healthy } else { Verdict::Fine };
         }

@@ -44,7 +44,7 @@ pub struct Anchor<'a> {
     pub class: usize,
     /// A vector of any length but zero; only its direction counts.
     pub vector: &'a [f32],
-    /// How much it counts against the others of its class.
+    /// Its weight among the anchors of its class.
     pub weight: f32,
 }
 

@@ -28,7 +28,7 @@ pub struct Health {
     pub tau_pred: f64,
     /// Temperature multiplier of the calibrated probabilities.
     pub tau_cal: f64,
-    /// How much the evidence from the stream says: 0 is nothing, 1 is as much as it was fitted to.
+    /// How much the evidence from the stream counts in the answers: 0 is nothing. For the default it is the *trust*.
     pub evidence_weight: f64,
     /// Effective number of classes among recent adapted answers.
     pub effective_classes: f64,

@@ -46,7 +46,7 @@ impl WithSimd for Products<'_> {
                 let mut row = 0;
                 while row < n_rows {
                     let height = (n_rows - row).min(3);
-                    // Edges repeat their last row or class: the sum is the same, and stored once.
+                    // A tile at the edge repeats its last row or class; the repeated sums are not stored.
                     let r = |i: usize| &rows[(row + i.min(height - 1)) * dim..][..dim];
                     let w = |i: usize| &weights[(class + i.min(width - 1)) * dim..][..dim];
                     let sums = tile(simd, [r(0), r(1), r(2)], [w(0), w(1), w(2), w(3)]);
@@ -160,7 +160,7 @@ pub(crate) struct Ratios<'a> {
 }
 
 impl Ratios<'_> {
-    /// Writes the ratios; Σ base · ratio, Σ base · ratio · text, and the largest ratio (at least 0).
+    /// Writes the ratios. Returns Σ base · ratio, Σ base · ratio · text, and the largest ratio (at least 0).
     pub(crate) fn weigh(self, base: &[f32], text: &[f32], out: &mut [f32]) -> [f32; 3] {
         struct Weigh<'a>(Ratios<'a>, &'a [f32], &'a [f32], &'a mut [f32]);
         impl WithSimd for Weigh<'_> {

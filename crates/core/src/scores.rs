@@ -5,7 +5,7 @@
 use crate::adapter::ScoresRef;
 use crate::kernels::{LANES, exp, exp_f64, max, sum_lanes, vectorised};
 
-/// Number of partial sums in f64 passes.
+/// Number of partial sums in loops over f64 values.
 const LANES_F64: usize = 8;
 
 /// Logits, one row per sample and one column per class.
@@ -57,7 +57,7 @@ impl Scores {
         &mut self.data
     }
 
-    /// Makes room for so many rows; what they hold is to be written over.
+    /// Makes room for this many rows. Their values are unspecified until they are written.
     pub(crate) fn resize(&mut self, rows: usize, classes: usize) {
         self.classes = classes;
         self.data.resize(rows * classes, 0.0);
@@ -302,7 +302,7 @@ pub(crate) fn softmax_f64(row: &mut [f64]) -> f64 {
 /// softmax(τ · row) into `probs`, from one class's probability, which is known: p_c = p · exp(τ (row_c − row_known)).
 pub fn softmax_from(row: &[f32], tau: f32, (known, prob): (usize, f32), probs: &mut [f32]) {
     if prob < 1e-6 {
-        // Too few digits are left to say anything of the others.
+        // The known probability is too small: the others cannot be computed from it.
         softmax(row, tau, probs);
         return;
     }

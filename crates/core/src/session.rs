@@ -16,7 +16,7 @@ use crate::step::ZeroShotAnswer;
 use crate::unknown::Unknown;
 use crate::{Config, Error, Features, Head, Health, Input, Result, Row, Scores, State, Step};
 
-/// A frozen head and the adapter that keeps it accurate on one stream. A clone goes its own way.
+/// A frozen head and the adapter that keeps it accurate on one stream. A clone is independent of the original.
 #[derive(Clone)]
 pub struct Session {
     pub(crate) head: Arc<Head>,
@@ -75,7 +75,7 @@ impl Session {
         for block in Blocks::new(&head, &input, self.joint()) {
             for rows in block.parts(self.next_id) {
                 let part = block.part(rows, &mut weights);
-                // The frozen model judges, so that adaptation cannot talk itself into accepting strangers.
+                // Judged by the frozen model alone: what was learnt cannot make an unknown sample look known.
                 let unknown: Vec<bool> = part.frozen.iter().map(|row| self.unknown.judge(row)).collect();
                 let learn: Vec<bool> = (0..unknown.len())
                     .map(|row| self.learning && part.may_learn(row) && !unknown[row])
@@ -283,7 +283,7 @@ impl std::fmt::Debug for Session {
     }
 }
 
-/// The step that grows part by part.
+/// The answers of a step, gathered part by part.
 struct Answers {
     rows: Vec<Row>,
     zero_shot: Scores,

@@ -95,7 +95,7 @@ impl State {
         Ok(counts)
     }
 
-    /// Numbers that must be there, so many of them, each within bounds.
+    /// An array that must be there: `len` numbers, each within `bounds`.
     pub fn within<T: Element + Into<f64>>(
         &self,
         name: &str,
@@ -137,7 +137,7 @@ impl State {
         self.tensors.contains_key(name)
     }
 
-    /// The arrays whose names start with `prefix`, without it.
+    /// The arrays whose names start with `prefix`, under their names without the prefix.
     pub fn under(&self, prefix: &str) -> State {
         let tensors = self
             .tensors
@@ -147,7 +147,7 @@ impl State {
         State { metadata: BTreeMap::new(), tensors }
     }
 
-    /// Takes in the arrays of another state, each name behind `prefix`.
+    /// Adds the arrays of another state, with `prefix` before each name.
     pub fn put_under(&mut self, prefix: &str, other: State) {
         self.tensors.extend(other.tensors.into_iter().map(|(k, v)| (format!("{prefix}{k}"), v)));
     }

@@ -2,8 +2,8 @@
 //!
 //! Both scores are log-odds or log-densities of the *frozen* model, so adaptation cannot talk itself into
 //! accepting strangers. A sample is unknown if `score < threshold + log-odds(share) − log-odds(share expected)`:
-//! where strangers have been common lately, less is needed to be one. The share adapts slowly, and moves the
-//! threshold by so much at most: it must not feed on its own verdicts.
+//! where unknown samples have been common lately, the threshold is higher. The share adapts slowly and moves the
+//! threshold by at most `MOST_SHIFT`, because it is counted from the verdicts that the threshold gives.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ use crate::scores::Summary;
 use crate::window::OrderedWindow;
 use crate::{Error, Result, State};
 
-/// What tells a stranger.
+/// Which score decides that a sample is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UnknownScore {
@@ -29,7 +29,7 @@ pub enum UnknownScore {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct UnknownConfig {
-    /// What tells a stranger: `off`, `max_softmax` or `energy`.
+    /// Which score decides that a sample is unknown: `off`, `max_softmax` or `energy`.
     pub score: UnknownScore,
     /// Fixed threshold: for `max_softmax` a probability, for `energy` a log-sum of logits. Used when `quantile` is 0.
     pub threshold: f64,
@@ -59,14 +59,14 @@ impl Default for UnknownConfig {
 /// The running share stays within these bounds, so that it can always move back.
 const SHARE_BOUNDS: (f64, f64) = (0.01, 0.9);
 
-/// The running share moves the threshold by at most so many nats.
+/// The running share moves the threshold by at most this many nats.
 const MOST_SHIFT: f64 = 0.25;
 
-/// No sample is called unknown by a quantile while the window holds fewer.
+/// Where the threshold is a quantile, no sample is called unknown while the window holds fewer samples.
 const MIN_FILL: usize = 30;
 
 impl UnknownConfig {
-    /// The share of unknown samples that leaves the threshold where it is.
+    /// The expected share of unknown samples: at this share the threshold is not moved.
     fn expected(&self) -> f64 {
         let share = if self.quantile > 0.0 { self.quantile } else { self.share };
         share.clamp(SHARE_BOUNDS.0, SHARE_BOUNDS.1)
@@ -110,7 +110,7 @@ impl Unknown {
         }
     }
 
-    /// Whether it judges at all.
+    /// Whether rejection is switched on.
     pub fn enabled(&self) -> bool {
         self.config.score != UnknownScore::Off
     }
@@ -128,7 +128,7 @@ impl Unknown {
         }
     }
 
-    /// Whether a sample is unknown, without taking it in.
+    /// Whether a sample is unknown. The running share and the window stay as they are.
     pub fn is_unknown(&self, frozen: &Summary) -> bool {
         if !self.enabled() {
             return false;
@@ -147,7 +147,7 @@ impl Unknown {
         self.score(frozen) < threshold + shift.clamp(-MOST_SHIFT, MOST_SHIFT)
     }
 
-    /// Judges a sample and takes it in.
+    /// Whether a sample is unknown; updates the running share and the window.
     pub fn judge(&mut self, frozen: &Summary) -> bool {
         if !self.enabled() {
             return false;

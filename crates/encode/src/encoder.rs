@@ -247,7 +247,7 @@ pub(crate) fn shards(text: &str, path: &Path) -> Result<Vec<String>> {
     Ok(files)
 }
 
-/// Cheap and sure enough: the whole configuration, and some values of every weight.
+/// SHA-256 of the whole configuration and of some values of every weight: quick, and enough to tell models apart.
 fn digest(config: &ModelConfig, tensors: &Tensors) -> String {
     use sha2::{Digest, Sha256};
     let mut hash = Sha256::new();

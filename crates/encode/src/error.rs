@@ -58,7 +58,7 @@ pub enum Error {
     Io {
         /// What was being done.
         doing: &'static str,
-        /// The operating system's word.
+        /// What the operating system reported.
         source: std::io::Error,
         /// The file.
         path: PathBuf,
@@ -66,7 +66,7 @@ pub enum Error {
     /// The ONNX runtime refused.
     #[error("onnx: {reason}")]
     Onnx {
-        /// Its word.
+        /// What the runtime reported.
         reason: String,
     },
     /// An error of the core: shapes, heads, files.

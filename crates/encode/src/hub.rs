@@ -366,7 +366,7 @@ impl Remembered {
     }
 }
 
-/// Whether a hub's word can be a file name.
+/// Whether a text that the hub sent can be used as a file name.
 fn is_name(text: &str) -> bool {
     !text.is_empty()
         && !text.starts_with('.')

@@ -82,7 +82,7 @@ impl Dataset {
         own.or_else(|| self.head.metadata().get("encoder")).map(String::as_str)
     }
 
-    /// What it is left out together with: all packs of a dataset, whatever their encoder and head.
+    /// The name of the dataset, whatever encoder and head: its packs are left out together.
     pub fn family(&self) -> &str {
         let own = self.pack.metadata().get("dataset").map(String::as_str);
         own.unwrap_or_else(|| self.name.split(['/', '+']).next().unwrap_or(&self.name))

@@ -94,7 +94,7 @@ impl Pack {
         self.file.read(rows, normalize)
     }
 
-    /// What is wrong with a row, and in which file: of many packs one is meant.
+    /// An error about a row, with the path of this pack's file added: an evaluation reads many files.
     pub fn named(&self, error: Error) -> Error {
         match error {
             Error::NotFinite { .. } | Error::NotUnit { .. } => {

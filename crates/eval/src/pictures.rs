@@ -37,7 +37,7 @@ pub trait PictureMethod: Send + Sync {
     /// Pictures of a step where the protocol leaves it open.
     fn batch(&self) -> usize;
 
-    /// Everything that decides what comes out, as TOML.
+    /// Everything that decides the method's answers, as TOML.
     fn settings(&self) -> String;
 
     /// A fresh start under a head.
@@ -52,7 +52,7 @@ pub trait PictureSession {
     /// What steps have cost so far.
     fn cost(&self) -> Cost;
 
-    /// How far what it changes was from the start at most, relative to its length.
+    /// The largest distance of the changed parameters from their start, relative to their norm.
     fn max_movement(&self) -> f64;
 }
 

@@ -57,7 +57,7 @@ pub struct Job<'a> {
 pub trait Progress: Sync {
     /// A run begins.
     fn started(&self, _worker: usize, _job: &Job<'_>, _samples: usize) {}
-    /// A run has answered so many samples.
+    /// A run has answered this many samples more.
     fn advanced(&self, _worker: usize, _samples: usize) {}
     /// Whether to give up; asked after every block.
     fn gives_up(&self) -> bool {
@@ -67,7 +67,7 @@ pub trait Progress: Sync {
     fn finished(&self, _worker: usize, _job: &Job<'_>, _fresh: bool) {}
 }
 
-/// Nobody watches.
+/// Progress that nobody watches.
 impl Progress for () {}
 
 /// What came of a plan.
@@ -118,7 +118,7 @@ impl Plan {
         (jobs, skipped)
     }
 
-    /// Carries the plan out. The first error stops it; runs that were done stay.
+    /// Carries the plan out. The first error stops it; finished runs stay on disk.
     pub fn run(&self, progress: &dyn Progress) -> Result<Outcome> {
         let (jobs, skipped) = self.jobs();
         let work = |worker: usize, i: usize| self.run_or_reuse(&jobs[i], worker, progress);
@@ -147,7 +147,7 @@ impl Plan {
     }
 }
 
-/// Does so many pieces of work, some at a time, and returns what came of them in order. The first error stops it.
+/// Does `pieces` pieces of work, several at a time, and returns their results in order. The first error stops the work.
 pub(crate) fn in_parallel<T: Send>(
     pieces: usize,
     workers: usize,

@@ -72,7 +72,7 @@ pub struct Protocol {
     pub garbage: Option<Garbage>,
     /// Rotated features with a moved mean: how strongly.
     pub shift: Option<f64>,
-    /// The stream changes between the plain and the shifted state every so many samples.
+    /// The stream changes between the plain and the shifted state each time after this many samples.
     pub night: Option<usize>,
 }
 
@@ -88,9 +88,9 @@ pub struct Shots {
 /// Rows that show nothing, before the stream or in its middle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Garbage {
-    /// How many.
+    /// Number of rows.
     pub rows: usize,
-    /// Of what kind.
+    /// What the rows look like.
     pub kind: GarbageKind,
     /// In the middle of the stream instead of before it.
     pub middle: bool,
@@ -286,7 +286,7 @@ impl Protocol {
         at_most(text, name, &fields, most)
     }
 
-    /// The name it was given by.
+    /// The protocol's name, as it was written.
     pub fn name(&self) -> &str {
         &self.name
     }

@@ -26,11 +26,11 @@ use crate::stage::Stage;
 use crate::summary::{Summary, Timing, Window};
 use crate::tally::{End, Tally, Told};
 
-/// Rows of a step while labels arrive: they are handed over between steps.
+/// Rows of a step under a protocol with delayed labels, which are handed over between steps.
 const LABELLED_BLOCK: usize = 16;
 
-/// Products with the head that a method on features is counted as, an estimate: zero-shot scores, adapted scores, and
-/// as much again for what it learns.
+/// The estimated cost of a method on features, in products of a row with the head: one for the zero-shot scores, one
+/// for the adapted scores, one for what the method learns.
 const HEAD_PRODUCTS: f64 = 3.0;
 
 /// What answers a stream and learns from it.
@@ -54,7 +54,7 @@ struct Answered {
 }
 
 struct AnsweredRow {
-    /// By which a label names the sample.
+    /// The sample's id, by which a delayed label names it.
     id: u64,
     /// Temperature of the method's probabilities.
     tau: f32,
@@ -64,7 +64,7 @@ struct AnsweredRow {
     zero_shot: (usize, f32),
 }
 
-/// Labels on their way: each comes some samples after its own.
+/// Delayed labels on their way to the session: each arrives some samples after the sample it belongs to.
 struct Labels {
     share: f64,
     delay: usize,
@@ -200,7 +200,8 @@ impl Job<'_> {
         Ok(pixels)
     }
 
-    /// Views where every sample's pack has as many; there are none of what the protocol makes itself.
+    /// Views of the samples, if every sample's pack has the same number of them. Rows that the protocol makes itself
+    /// have no views.
     fn views(&self, samples: &[Sample]) -> Result<Option<Features<'static>>> {
         if self.protocol.alters() {
             return Ok(None);
@@ -285,7 +286,7 @@ impl Learner {
         }
     }
 
-    /// How it stands at the end of the stream.
+    /// What the learner says of itself at the end of the stream.
     fn end(&self) -> End {
         match self {
             Learner::Features(session) => {
@@ -307,7 +308,7 @@ impl Learner {
         }
     }
 
-    /// What it cost, where pictures are at hand; completes the times.
+    /// What the method cost, where pictures are at hand. Also completes the timing.
     fn cost(&self, job: &Job<'_>, head: &Head, timing: &mut Timing) -> Option<Cost> {
         match self {
             Learner::Features(_) => {

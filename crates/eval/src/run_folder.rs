@@ -31,7 +31,7 @@ impl RunFolder {
         Self(folder.join(plain(&job.method.name)).join(format!("seed-{}", job.seed)))
     }
 
-    /// A run that is there, whole, and made under the same configuration.
+    /// The run in the folder, if it is complete and was made under the same configuration.
     pub(crate) fn finished(&self, config: &str) -> Option<Run> {
         let there = std::fs::read_to_string(self.0.join("config.toml")).ok()?;
         if !self.0.join("done").is_file() || there != config || read_windows(&self.0).is_err() {
@@ -82,7 +82,7 @@ impl RunFolder {
             std::fs::write(&path, text).map_err(io("writing", &path))?;
         }
         if folder.exists() {
-            // Made under another configuration, or torn: it goes before the new one comes.
+            // A folder made under another configuration, or an incomplete one, is removed first.
             std::fs::remove_dir_all(folder).map_err(io("replacing", folder))?;
         }
         std::fs::rename(aside.path(), folder).map_err(io("renaming to", folder))?;
@@ -137,7 +137,7 @@ pub fn read_windows(folder: &Path) -> Result<Vec<Window>> {
     text.lines().map(line).collect()
 }
 
-/// Everything that decides what comes out.
+/// Everything that decides the outcome of a run, as the text of its `config.toml`.
 pub(crate) fn config_text(job: &Job<'_>, stream: &Stream) -> Result<String> {
     let mut run = Table::new();
     run.insert("dataset".into(), job.dataset.clone().into());

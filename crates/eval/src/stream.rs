@@ -56,7 +56,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Ends the stream after so many samples that count.
+    /// Ends the stream after this many samples that count.
     pub fn limit(&mut self, counted: usize) {
         let known = self.samples.iter().enumerate().filter(|(_, s)| s.role == Role::Known);
         if let Some((end, _)) = known.clone().nth(counted) {
@@ -198,7 +198,7 @@ pub(crate) fn strangers(dataset: &Dataset, others: &[&Dataset]) -> Vec<(usize, u
     pool
 }
 
-/// Puts garbage before the stream or into its middle. Visits that begin behind it move along.
+/// Puts garbage before the stream or into its middle. Domains that begin behind the garbage begin later then.
 fn litter(stream: &mut Stream, garbage: Garbage, rows: usize, seed: u64) {
     let mut random = Random::new(seed ^ 0x6A4B);
     let at = if garbage.middle { stream.samples.len() / 2 } else { 0 };

@@ -18,7 +18,7 @@ use crate::summary::{ClassStory, Course, Domain, Flip, Flips, Open, Stability, S
 
 /// Flips and classes kept as examples.
 const EXAMPLES: usize = 12;
-/// Samples of the running accuracy that tells recovery after a shift.
+/// Samples in the running accuracy by which recovery after a shift is measured.
 const RECOVERY_WINDOW: usize = 100;
 
 /// What a session says of itself at the end of a stream.

@@ -16,7 +16,7 @@ pub enum Error {
     Io {
         /// What was being done.
         doing: &'static str,
-        /// The operating system's word.
+        /// What the operating system reported.
         source: std::io::Error,
         /// The file.
         path: PathBuf,

@@ -141,7 +141,7 @@ pub fn accuracy(model: &Model, each: usize, style: Style) -> Result<f64> {
     Ok(right as f64 / labels.len().max(1) as f64)
 }
 
-/// Trains the model on the source style: softmax over the words' prompts, Adam, so many steps of 64 pictures.
+/// Trains the model on the source style: softmax over the words' prompts, Adam, `steps` steps of 64 pictures.
 pub fn train(steps: usize, seed: u64, mut told: impl FnMut(usize, f64)) -> Result<Model> {
     let full = config();
     let tokenizer = Tokenizer::clip(full.text.context);

@@ -2,7 +2,7 @@
 
 use crate::{Error, Result, State, kernels};
 
-/// Up to `capacity` feature rows per class, the lowest entropies seen.
+/// Up to `capacity` feature rows per class: those of lowest entropy.
 #[derive(Clone, Debug)]
 pub(crate) struct Cache {
     dim: usize,
@@ -21,8 +21,8 @@ impl Cache {
         Self { dim, capacity, keys: Vec::new(), entropy: Vec::new(), by_class: vec![Vec::new(); classes] }
     }
 
-    /// Takes a sample in if its class has room, or in place of the class's least certain one if it is more
-    /// certain than that. Returns the slot it took.
+    /// Adds a sample if its class has room, or if the sample is more certain than the least certain one of its class,
+    /// which it then replaces. Returns the sample's slot.
     pub(crate) fn offer(&mut self, class: usize, entropy: f32, key: &[f32]) -> Option<usize> {
         let slots = &mut self.by_class[class];
         let slot = if slots.len() < self.capacity {

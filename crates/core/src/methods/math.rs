@@ -7,7 +7,7 @@ use crate::kernels::{ln, vectorised};
 /// Number of partial sums.
 const LANES: usize = 8;
 
-/// Probabilities below this are written as it: logits stay finite.
+/// Smaller probabilities are raised to this, so that their logits are finite.
 const TINY: f64 = 1e-30;
 
 /// ⟨a, z⟩ of f64 state with an f32 row.
@@ -70,7 +70,7 @@ pub(crate) fn widen(row: &[f32]) -> Vec<f64> {
 
 /// scale · ⟨row, z⟩ for every row of a matrix.
 pub(crate) fn dots(rows: &[f64], z: &[f32], scale: f64) -> Vec<f64> {
-    /// Rows whose sums run beside each other: they do not wait for one another.
+    /// Rows that are summed side by side, so that the CPU need not wait for one sum before it goes on with the next.
     const TOGETHER: usize = 8;
     struct Dots<'a>(&'a [f64], &'a [f64], f64);
     impl WithSimd for Dots<'_> {
@@ -82,7 +82,7 @@ pub(crate) fn dots(rows: &[f64], z: &[f32], scale: f64) -> Vec<f64> {
             let mut out = Vec::with_capacity(rows.len() / z.len() + TOGETHER);
             let (z_head, z_tail) = S::as_simd_f64s(z);
             for rows in rows.chunks(TOGETHER * z.len()) {
-                // An edge repeats its last row.
+                // A group with fewer rows repeats its last row.
                 let last = rows.len() / z.len() - 1;
                 let parts: [_; TOGETHER] =
                     std::array::from_fn(|r| S::as_simd_f64s(&rows[r.min(last) * z.len()..][..z.len()]));

@@ -33,7 +33,7 @@ const GAUSSIAN_TEMPERATURE: f64 = 50.0;
 /// Rows of a chunk in the published initialisation of S₀.
 const CHUNK: usize = 2500;
 
-/// Rows with a smaller share of a class do not move it.
+/// Rows whose share of a class is smaller do not move that class.
 const NEGLIGIBLE: f64 = 1e-12;
 
 /// Variances stay above this.

@@ -1,4 +1,4 @@
-//! The frozen model itself, as a method: the baseline walks through the same door.
+//! The frozen model itself as a method, so that the baseline is run and measured like every other method.
 
 use serde::{Deserialize, Serialize};
 

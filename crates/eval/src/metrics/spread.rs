@@ -7,9 +7,11 @@ use super::detection::ranked;
 use super::{Detection, ECE_BINS, Edges, Scored, mean_recall};
 use crate::random::Random;
 
-/// Redrawn streams behind a bootstrap interval, and how many samples they may have in all before they become
-/// fewer: over very long streams the intervals are narrow anyway.
+/// Redrawn streams behind a bootstrap interval.
 const REDRAWS: usize = 100;
+
+/// Long streams are redrawn less often, because their intervals are narrow anyway: so often that all redrawn streams
+/// together have at most [`REDRAWN_SAMPLES`] samples, but at least this often.
 const LEAST_REDRAWS: usize = 40;
 const REDRAWN_SAMPLES: usize = 8_000_000;
 

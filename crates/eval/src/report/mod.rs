@@ -48,7 +48,7 @@ pub fn read(folder: &Path) -> Result<Runs> {
     for place in places {
         match read_run(&place) {
             Ok(run) => {
-                // A torn file costs its own line in the plots, no more.
+                // Without its windows a run is still in the tables; only its line in the plots is missing.
                 found.unreadable.extend(read_windows(&place).err().map(|error| error.to_string()));
                 found.runs.push((run, place));
             }

@@ -72,7 +72,7 @@ pub struct Tune {
     pub trials: usize,
     /// No new settings are tried after this time.
     pub budget: Option<Duration>,
-    /// At most so many samples of a stream count.
+    /// Streams are cut to this many samples that count.
     pub rows: Option<usize>,
     /// Decides which settings are tried.
     pub seed: u64,

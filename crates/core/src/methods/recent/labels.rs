@@ -6,7 +6,8 @@ use super::lines::newton;
 use super::{Lines, Recent, Sample};
 use crate::{Error, Result, State};
 
-/// Labelled samples that are kept: the last ones. Enough for one temperature, whose error falls as 1/√labels.
+/// Number of labelled samples that are kept, the newest ones. They are enough to fit one temperature, whose error
+/// falls as 1/√labels.
 const LABELLED: usize = 512;
 
 /// The last labelled samples with their labels.

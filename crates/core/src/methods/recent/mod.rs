@@ -45,7 +45,7 @@ pub(crate) struct Sample<'a> {
 /// The classes of a sample that are no candidates, together.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Lump {
-    /// How many classes there are.
+    /// Number of these classes.
     pub classes: f32,
     /// log Σ exp(frozen logit − best) over them.
     pub text: f32,
@@ -68,7 +68,7 @@ impl Lump {
     }
 }
 
-/// What is true of a sample.
+/// How a sample was treated.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Flags {
     /// The sample may be used by fits without labels.

@@ -39,7 +39,8 @@ use prior::Prior;
 use prototypes::Prototypes;
 use temperature::Temperatures;
 
-/// Rows whose scores are computed in one matrix product; an update in between makes the rest of them stale.
+/// Rows whose scores are computed in one matrix product. After an update the scores of the rows that are left are
+/// computed again.
 const AHEAD: usize = crate::blocks::PART_ROWS;
 
 /// The adapter.
