@@ -19,7 +19,7 @@ ULTTA = ROOT / "target/release/ultta"
 PROTOCOLS = {"iid": "shuffled", "sorted": "class-sorted", "partial:0.2": "20 % of the classes",
              "iid+weak": "shuffled, poor head"}
 
-# section -> {key: value}; the empty section is the method's own table
+# section -> {key: value}: the tables below [method.ul_tta]; `guard` is a table of its own
 ABLATIONS = [
     ("as it is", {}),
     ("no gate", {"gate": {"enabled": False}}),
@@ -40,9 +40,9 @@ PAPER_RANGES = [
     *[(f"γ = {v} per class", {"prior": {"gamma": v}}) for v in (0.1, 1.0, 10.0)],
 ]
 DEFAULT_RANGES = [
-    *[(f"k = {v}", {"advanced": {"shrink": v}}) for v in (1.0, 3.0, 10.0)],
-    *[(f"trust (half of ω) at {v:.0f} samples per class", {"advanced": {"trust_samples": v}}) for v in (60.0, 120.0, 240.0)],
-    *[(f"largest ω = {v}", {"advanced": {"trust_max": v}}) for v in (3.0, 6.0, 12.0)],
+    *[(f"shrink k = {v}", {"advanced": {"shrink": v}}) for v in (1.0, 3.0, 10.0)],
+    *[(f"half of the trust at {v:.0f} samples per class", {"advanced": {"trust_samples": v}}) for v in (60.0, 120.0, 240.0)],
+    *[(f"largest trust (`trust_max`) = {v}", {"advanced": {"trust_max": v}}) for v in (3.0, 6.0, 12.0)],
     *[(f"dead zone δ = {v}", {"advanced": {"prior_dead_zone": v}}) for v in (0.3, 0.4, 0.5, 0.6, 0.8, 1.2)],
     *[(f"background power {v}", {"advanced": {"prior_background": v}}) for v in (0.0, 0.3, 0.6, 0.8, 1.0)],
     *[(f"prior half-lives {v}", {"advanced": {"prior_half_lives": v}})
