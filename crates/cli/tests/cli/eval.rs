@@ -385,3 +385,73 @@ fn the_papers_tables_say_what_is_absent() {
     let said = place.ok(&["suite", "paper", "domainnet", "ablations"]);
     assert!(said.contains("| Full") || said.contains("| full | 60.1 / 6.8 | absent"), "{said}");
 }
+
+#[test]
+fn the_set_of_harm_runs_as_a_whole_and_is_reported() {
+    let place = Place::new();
+    place.pack("packs/a", 4, 200, 2, &[("dataset", "a"), ("encoder", "toy")]);
+    place.pack("packs/b", 4, 200, 3, &[("dataset", "b"), ("encoder", "other")]);
+    let args = ["eval", "--data", "packs", "--methods", "zero-shot,tda", "--protocols", "harm", "--json"];
+    let document = json(&place, &args);
+    // The only other pack is of another encoder: no strangers, and nothing is aborted.
+    let skipped = document["skipped"].as_array().unwrap();
+    assert_eq!(skipped.len(), 2, "{skipped:?}");
+    assert!(skipped.iter().all(|s| s.as_str().unwrap().contains("not applicable")), "{skipped:?}");
+    let runs = document["runs"].as_array().unwrap();
+    assert_eq!(runs.len(), 21 * 2 * 2);
+    for run in runs {
+        let protocol = run["protocol"].as_str().unwrap();
+        assert_eq!(run["shots"].is_object(), protocol.contains("shots"), "{protocol}");
+        assert_eq!(run["after_garbage"].is_object(), protocol.contains("garbage"), "{protocol}");
+        if protocol.contains("garbage") {
+            assert_eq!(
+                (run["n"].as_u64(), run["after_garbage"]["garbage"].as_u64()),
+                (Some(200), Some(2500))
+            );
+        }
+    }
+    place.ok(&["report", "runs", "--html", "report.html", "--md", "report.md"]);
+    let html = std::fs::read_to_string(place.path("report.html")).unwrap();
+    assert!(html.contains("Gain and harm: tda") && html.contains("class=\"heat\""));
+    assert!(!html.contains("Gain and harm: zero-shot"));
+    let text = std::fs::read_to_string(place.path("report.md")).unwrap();
+    assert!(text.contains("**tda — gain in NLL (nats)**") && text.contains("worst 300 after garbage"));
+}
+
+#[test]
+fn settings_are_tuned_written_and_made_again() {
+    let place = Place::new();
+    for (name, seed) in [("a", 2), ("b", 3)] {
+        place.pack(&format!("packs/{name}"), 4, 120, seed, &[("dataset", name), ("encoder", "toy")]);
+    }
+    let tune = |out: &str| {
+        let args = ["tune", "--data", "packs", "--method", "tda", "--protocols", "iid,runs", "--trials", "4"];
+        place.ok(&[&args[..], &["--out", out]].concat())
+    };
+    let table = tune("one.toml");
+    assert!(table.contains("| all folds | left out | 4 |") && table.contains("without a"), "{table}");
+    assert_eq!(tune("two.toml"), table);
+    let read = |name: &str| std::fs::read_to_string(place.path(name)).unwrap();
+    assert_eq!(read("one.toml"), read("two.toml"));
+    assert!(read("one.toml").contains("ultta tune --data packs --method tda"));
+    // Again: everything is in the journal.
+    let journal = read("one.journal");
+    assert_eq!((tune("one.toml"), read("one.journal")), (table, journal));
+    // A fold's settings are a configuration, and give the figure of what it left out.
+    let config = "one.folds/without-a.toml";
+    let args = ["eval", "--data", "packs/a", "--methods", "tda", "--config", config, "--json"];
+    assert_eq!(json(&place, &args)["runs"].as_array().unwrap().len(), 1);
+    assert!(
+        place.fails(&["tune", "--data", "packs", "--method", "zero-shot"]).contains("no settings to tune")
+    );
+    assert!(place.fails(&["tune", "--data", "packs", "--budget", "soon"]).contains("30m"));
+}
+
+#[test]
+fn packs_without_labels_are_not_tuned_on() {
+    let place = Place::new();
+    place.pack("packs/a", 4, 50, 2, &[]);
+    let rows = unit(&noise(50 * DIM, 3));
+    write(&place.path("packs/a/features.safetensors"), &rows, 50, None, HashMap::new(), "features");
+    assert!(place.fails(&["tune", "--data", "packs"]).contains("no labels"));
+}

@@ -346,3 +346,75 @@ pub(super) fn markdown(runs: &[Run]) -> String {
     let _ = writeln!(out, "\n{EXPLAINED}");
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::method::Method;
+    use crate::plan::Plan;
+    use crate::summary::Domain;
+    use crate::testing::{Made, datasets};
+
+    /// Zero-shot under two protocols, called a method: every gain is 0.
+    fn runs() -> Vec<Run> {
+        let folder = tempfile::tempdir().unwrap();
+        let method = Method { name: "ours".into(), ..Method::resolve("zero-shot", None).unwrap() };
+        let plan = Plan {
+            datasets: datasets(folder.path(), &[Made::named("sea"), Made::named("sky")]),
+            strangers: Vec::new(),
+            in_distribution: None,
+            methods: vec![method],
+            protocols: ["sorted", "iid"].iter().map(|p| p.parse().unwrap()).collect(),
+            seeds: vec![0],
+            out: folder.path().join("runs"),
+            jobs: 2,
+        };
+        plan.run(&()).unwrap().runs
+    }
+
+    #[test]
+    fn a_loss_counts_beyond_its_tolerance_and_its_interval() {
+        let mut runs = runs();
+        let matrix = |runs: &[Run]| {
+            let all = Matrix::all(runs);
+            assert_eq!((all.len(), &all[0].protocols[..]), (1, &["iid", "sorted"][..]));
+            ([0, 1, 2].map(|i| all[0].losses(i)), all[0].listed())
+        };
+        assert_eq!(matrix(&runs), ([0; 3], Vec::new()));
+        let lose = |run: &mut Run, loss: f64, high: f64| {
+            run.summary.quality.top1 = run.summary.zero_shot.top1 - loss;
+            run.summary.intervals.gain = Interval { low: -1.0, high };
+        };
+        lose(&mut runs[0], 0.01, 0.001);
+        assert_eq!(matrix(&runs).0, [0, 0, 0], "the interval holds 0");
+        lose(&mut runs[0], 0.004, -0.001);
+        assert_eq!(matrix(&runs).0, [0, 0, 0], "less than half a point");
+        lose(&mut runs[0], 0.01, -0.001);
+        // A larger loss in NLL, elsewhere, comes first.
+        runs[3].summary.quality.nll = runs[3].summary.zero_shot.nll + 0.5;
+        runs[3].summary.intervals.nll_change = Interval { low: 0.4, high: 0.6 };
+        let (counts, listed) = matrix(&runs);
+        assert_eq!(counts, [1, 0, 1]);
+        assert_eq!(listed[0], ["sky · iid", "+0.0", "+0.0", "-0.500 ▼"]);
+        assert_eq!(listed[1][..2], ["sea · sorted", "-1.0 ▼"]);
+        assert!(markdown(&runs).contains("| ours | 4 |"));
+        assert_eq!(markdown(&runs[..1]), "", "one protocol is no matrix");
+    }
+
+    #[test]
+    fn a_return_is_held_against_the_first_visit() {
+        let mut summary = runs().remove(0).summary;
+        assert_eq!(least_return(&summary), None);
+        let visit = |name: &str, gain: f64, n: usize| Domain {
+            name: name.into(),
+            n,
+            top1: 0.5 + gain,
+            zero_shot_top1: 0.5,
+            recovery: None,
+        };
+        let visits = [("plain", 0.02, 50), ("shifted", 0.0, 50), ("plain", 0.03, 50), ("shifted", -0.01, 50)];
+        summary.course.domains = visits.iter().map(|v| visit(v.0, v.1, v.2)).collect();
+        summary.course.domains.push(visit("plain", -0.5, 3));
+        assert!((least_return(&summary).unwrap() + 1.0).abs() < 1e-9, "a visit cut short does not count");
+    }
+}

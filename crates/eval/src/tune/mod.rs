@@ -128,7 +128,7 @@ impl Tune {
             let step = STEPS.0 + (STEPS.1 - STEPS.0) * round as f64 / rounds as f64;
             let near = |fold: &Search| {
                 // The same draws for every fold: folds with the same best try the same settings.
-                space.near(&fold.best, step, &mut Random::new(self.seed ^ (round as u64 + 1) << 20))
+                space.near(&fold.best, step, &mut Random::new(self.seed ^ ((round as u64 + 1) << 20)))
             };
             let points: Vec<Point> = folds.iter().map(near).collect();
             let wanted: Vec<(&Point, &[usize])> =
