@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -16,6 +17,10 @@ use crate::{Error, Features, Result, Scores, kernels};
 /// In a long list a few names may occur twice (ImageNet has two cranes, the bird and the machine): up to this
 /// share of the classes. In a short one it is a mistake.
 pub const MAX_HOMONYM_SHARE: f64 = 0.01;
+
+/// Logit scales that a head may have. CLIP's is 100, SigLIP's about 117; far outside of this range probabilities are
+/// uniform or certain, and what a method learns from them overflows.
+pub const LOGIT_SCALES: RangeInclusive<f32> = 1e-6..=1e6;
 
 /// The frozen zero-shot classifier: class anchors, names, and the scale of its logits.
 ///
@@ -79,8 +84,8 @@ impl Head {
                 classes[first]
             ));
         }
-        if !logit_scale.is_finite() || logit_scale <= 0.0 {
-            return invalid(format!("logit scale: expected a positive number, got {logit_scale}"));
+        if let Some(reason) = wrong_scale(logit_scale) {
+            return invalid(format!("logit scale: {reason}"));
         }
         if dim == 0 || prototypes.len() != classes.len() * dim {
             let expected = classes.len() * dim.max(1);
@@ -121,11 +126,8 @@ impl Head {
 
     /// The same head with another logit scale.
     pub fn with_logit_scale(mut self, logit_scale: f32) -> Result<Self> {
-        if !logit_scale.is_finite() || logit_scale <= 0.0 {
-            return Err(Error::config(
-                "logit_scale",
-                format!("expected a positive number, got {logit_scale}"),
-            ));
+        if let Some(reason) = wrong_scale(logit_scale) {
+            return Err(Error::config("logit_scale", reason));
         }
         self.logit_scale = logit_scale;
         self.digest = OnceLock::new();
@@ -272,6 +274,12 @@ impl Head {
     }
 }
 
+/// What is wrong with a logit scale, if anything is.
+fn wrong_scale(scale: f32) -> Option<String> {
+    let (least, most) = (LOGIT_SCALES.start(), LOGIT_SCALES.end());
+    (!LOGIT_SCALES.contains(&scale)).then(|| format!("expected a number from {least} to {most}, got {scale}"))
+}
+
 fn homonyms(classes: &[String]) -> Vec<(usize, usize)> {
     let mut first = HashMap::new();
     let mut repeated = Vec::new();
@@ -339,7 +347,11 @@ mod tests {
         let two = || vec![1.0, 0.0, 0.0, 1.0];
         assert!(reason(Head::new(two(), 2, ["a", "a"], 1.0)).contains("twice"));
         assert!(reason(Head::new(two(), 2, ["a", " "], 1.0)).contains("empty name"));
-        assert!(reason(Head::new(two(), 2, ["a", "b"], f32::NAN)).contains("logit scale"));
+        for scale in [f32::NAN, f32::INFINITY, 0.0, -100.0, 1e13, 1e-13] {
+            assert!(reason(Head::new(two(), 2, ["a", "b"], scale)).contains("logit scale"), "{scale}");
+            let head = Head::new(two(), 2, ["a", "b"], 100.0).unwrap();
+            assert!(reason(head.with_logit_scale(scale)).contains("logit_scale"), "{scale}");
+        }
         assert!(matches!(Head::new(two(), 2, ["a", "b", "c"], 1.0), Err(Error::Shape { .. })));
         assert!(matches!(Head::new(vec![0.0; 4], 2, ["a", "b"], 1.0), Err(Error::NotUnit { .. })));
     }

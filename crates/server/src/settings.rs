@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::api::MOST_ENTRIES;
+
 /// When an answer may be given, relative to the log reaching the disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -112,6 +114,12 @@ impl ServerConfig {
             return Err(format!(
                 "server.limits.waiting_bytes: expected at least limits.body_bytes, {}, got {}",
                 limits.body_bytes, limits.waiting_bytes
+            ));
+        }
+        if limits.batch_rows > MOST_ENTRIES {
+            return Err(format!(
+                "server.limits.batch_rows: expected at most {MOST_ENTRIES}, got {}",
+                limits.batch_rows
             ));
         }
         if self.compact_bytes < 1 << 16 {

@@ -7,7 +7,7 @@ use std::time::Instant;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use ultta::{Config, Head, Scores};
 
-use crate::board::Board;
+use crate::board::{Board, Status};
 use crate::job::{Answers, Classify, Extent, Feedback, Job, Outcome, Reply};
 use crate::metrics::Stages;
 use crate::owner::Owner;
@@ -188,13 +188,19 @@ impl Stream {
         self.answer(done).await
     }
 
+    /// Where the stream stands: what its owner says, or that the owner has ended. Every call, the metrics and the
+    /// page take it from here.
+    pub fn status(&self) -> Status {
+        let mut status = self.board.status();
+        if self.queue.is_closed() {
+            status.degraded = Some("its thread has ended; restart the server".into());
+        }
+        status
+    }
+
     /// Why nothing is learnt, if so.
     pub fn degraded(&self) -> Option<String> {
-        if self.queue.is_closed() {
-            Some("its thread has ended; restart the server".into())
-        } else {
-            self.board.status().degraded
-        }
+        self.status().degraded
     }
 
     /// Number of requests that wait.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -84,8 +85,15 @@ impl Streams {
         }
         names.sort();
         for name in &names {
-            if let Err(error) = streams.start(name) {
-                let reason = format!("it could not be opened: {error}");
+            // Whatever is wrong with one folder, the others are served.
+            let started = catch_unwind(AssertUnwindSafe(|| streams.start(name)));
+            let failure = match started {
+                Ok(Ok(())) => None,
+                Ok(Err(error)) => Some(error.to_string()),
+                Err(_) => Some("its files make the program fail; the log of the server has the place".into()),
+            };
+            if let Some(failure) = failure {
+                let reason = format!("it could not be opened: {failure}");
                 tracing::error!(stream = name, reason, "damaged");
                 streams.damaged_names().insert(name.clone(), reason);
             }

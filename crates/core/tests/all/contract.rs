@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::common::{Played, Rng, Stream, World, assert_sound, config, quick, through_bytes, variants};
 use ultta::Temperature;
 use ultta::guard::Standing;
+use ultta::head::LOGIT_SCALES;
 use ultta::state::Tensor;
 use ultta::{Config, Error, Features, Head, Input, Scores, Session, State};
 
@@ -422,12 +423,15 @@ fn degenerate_heads_stay_finite() {
 fn any_logit_scale_stays_finite() {
     let plain = World::small();
     let rows = plain.rows(900, 25);
-    for scale in [1e-3, 1.0, 1000.0, 1e5] {
+    for scale in [*LOGIT_SCALES.start(), 1e-3, 1.0, 1000.0, 1e5, *LOGIT_SCALES.end()] {
         let head = Arc::new((*plain.head).clone().with_logit_scale(scale).unwrap());
         for (name, config) in variants() {
             let mut session = Session::new(head.clone(), &config).unwrap();
             assert_sound(&session.step(&rows).unwrap(), &format!("{name}, logit scale {scale}"));
-            through_bytes(&session.state());
+            let mut again = Session::new(head.clone(), &config).unwrap();
+            again
+                .load(&through_bytes(&session.state()))
+                .unwrap_or_else(|e| panic!("{name}, logit scale {scale}: {e}"));
         }
     }
 }

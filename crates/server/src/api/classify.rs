@@ -1,10 +1,15 @@
 //! Samples, answers and labels.
 
-use serde::{Deserialize, Serialize};
+use std::fmt;
+
+use serde::de::value::SeqAccessDeserializer;
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use ultta_formats::Id;
 use utoipa::{IntoParams, ToSchema};
 
 use super::Matrix;
+use super::bounded::{list, optional_list};
 use crate::job::{Answers, Extent};
 
 /// Rows to classify, as JSON.
@@ -18,14 +23,14 @@ pub struct ClassifyRequest {
     #[serde(default)]
     pub learn: Option<Learn>,
     /// Arrival time of each row in seconds, for updates by time. A time before an earlier one is lifted to it.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "optional_list")]
     pub times: Option<Vec<f64>>,
     /// Extra views of each row, for methods that need some: per row a list of feature rows.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "optional_list")]
     #[schema(value_type = Option<Vec<Vec<Vec<f32>>>>)]
     pub views: Option<Vec<Matrix>>,
     /// Your own names for the rows, echoed as `ref`: numbers or strings.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "optional_list")]
     #[schema(value_type = Option<Vec<Object>>)]
     pub refs: Option<Vec<Id>>,
     /// Add this many of the best classes.
@@ -40,13 +45,37 @@ pub struct ClassifyRequest {
 }
 
 /// One mark for all rows, or one per row.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum Learn {
     /// One mark for all rows.
     All(bool),
     /// One mark per row.
     Each(Vec<bool>),
+}
+
+impl<'de> Deserialize<'de> for Learn {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(LearnVisitor)
+    }
+}
+
+struct LearnVisitor;
+
+impl<'de> Visitor<'de> for LearnVisitor {
+    type Value = Learn;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("true, false or a list of them")
+    }
+
+    fn visit_bool<E>(self, mark: bool) -> Result<Learn, E> {
+        Ok(Learn::All(mark))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, marks: A) -> Result<Learn, A::Error> {
+        Ok(Learn::Each(list(SeqAccessDeserializer::new(marks))?))
+    }
 }
 
 /// What an answer holds, for bodies that cannot say it themselves.
@@ -183,9 +212,10 @@ pub struct PicturesForm {
 #[serde(deny_unknown_fields)]
 pub struct PicturesRequest {
     /// Whole picture files, base64.
+    #[serde(deserialize_with = "list")]
     pub pictures: Vec<String>,
     /// Your own names for the pictures, echoed as `ref`.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "optional_list")]
     #[schema(value_type = Option<Vec<Object>>)]
     pub refs: Option<Vec<Id>>,
     /// Add this many of the best classes.
@@ -201,6 +231,7 @@ pub struct PicturesRequest {
 #[serde(deny_unknown_fields)]
 pub struct FeedbackRequest {
     /// The labels.
+    #[serde(deserialize_with = "list")]
     pub labels: Vec<FeedbackLabel>,
     /// The generation that the ids belong to, to be safe against a reset in between.
     #[serde(default)]

@@ -1,6 +1,8 @@
 //! What goes over the wire, in both directions: `classify` (samples, answers, labels), `manage` (streams), `choice` (a
-//! stream's method and settings), `watch` (health, methods, settings), `matrix` (rows of numbers in JSON).
+//! stream's method and settings), `watch` (health, methods, settings), `matrix` (rows of numbers in JSON), `bounded`
+//! (lists that end at a bound).
 
+mod bounded;
 mod choice;
 mod classify;
 mod manage;
@@ -11,6 +13,7 @@ use utoipa::IntoResponses;
 
 use crate::problem::Problem;
 
+pub use bounded::{Bounded, MOST_ENTRIES, Numbers};
 pub use classify::*;
 pub use manage::*;
 pub use matrix::Matrix;

@@ -50,7 +50,7 @@ fn view(stream: &Stream) -> StreamView {
         waiting: stream.waiting(),
         recovered_records: stream.recovered_records,
         dropped_bytes: stream.dropped_bytes,
-        status: stream.board.status(),
+        status: stream.status(),
     }
 }
 
@@ -112,7 +112,9 @@ async fn inspect(
 #[utoipa::path(delete, path = "/v1/streams/{stream}", tag = "streams", params(("stream" = String, Path)),
     responses((status = 204, description = "It is gone"), Refusals), security((), ("token" = [])))]
 async fn delete(State(app): State<Arc<App>>, Named(name): Named<String>) -> Result<StatusCode, Problem> {
-    app.streams.delete(&name).await?;
+    // A deletion runs to its end, whether or not the client waits for it.
+    let deletion = tokio::spawn(async move { app.streams.delete(&name).await });
+    deletion.await.unwrap_or_else(|e| Err(Problem::unavailable(format!("the deletion failed: {e}"))))?;
     Ok(StatusCode::NO_CONTENT)
 }
 

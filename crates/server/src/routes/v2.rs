@@ -16,7 +16,7 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::api::{Refusals, RowAnswer, row_answers};
+use crate::api::{Bounded, Numbers, Refusals, RowAnswer, row_answers};
 use crate::auth::Access;
 use crate::http::App;
 use crate::job::Extent;
@@ -47,6 +47,9 @@ static HEADER_LENGTH: HeaderName = HeaderName::from_static("inference-header-con
 
 /// The only version of a model.
 const VERSION: &str = "1";
+
+/// Inputs and outputs that a request may name, and dimensions of an input: more than the protocol has a use for here.
+const MOST_TENSORS: usize = 64;
 
 /// Refuses a version that there is not.
 fn check_version(version: &str) -> Result<(), Problem> {
@@ -113,7 +116,9 @@ async fn model_ready(
     State(app): State<Arc<App>>,
     Named(name): Named<String>,
 ) -> Result<Json<Value>, Refused> {
-    app.streams.get(&name)?;
+    if let Some(reason) = app.streams.get(&name)?.degraded() {
+        return Err(Problem::unavailable(reason).into());
+    }
     Ok(Json(json!({"name": name, "ready": true})))
 }
 
@@ -168,10 +173,12 @@ pub struct InferRequest {
     #[serde(default)]
     parameters: Option<Parameters>,
     /// One tensor named `features`, FP32 or FP64, rows × dim.
-    inputs: Vec<InputTensor>,
+    #[schema(value_type = Vec<InputTensor>)]
+    inputs: Bounded<InputTensor, MOST_TENSORS>,
     /// Outputs that are wanted; all if not given.
     #[serde(default)]
-    outputs: Option<Vec<WantedOutput>>,
+    #[schema(value_type = Option<Vec<WantedOutput>>)]
+    outputs: Option<Bounded<WantedOutput, MOST_TENSORS>>,
 }
 
 /// Parameters of a request or an output.
@@ -193,14 +200,15 @@ pub struct Parameters {
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct InputTensor {
     name: String,
-    shape: Vec<usize>,
+    #[schema(value_type = Vec<usize>)]
+    shape: Bounded<usize, MOST_TENSORS>,
     datatype: String,
     #[serde(default)]
     parameters: Option<Parameters>,
     /// Numbers, flat or nested; absent where the tensor is binary.
     #[serde(default)]
     #[schema(value_type = Option<Vec<Object>>)]
-    data: Option<Value>,
+    data: Option<Numbers>,
 }
 
 /// An output that is wanted.
@@ -285,14 +293,14 @@ async fn infer(
     let (text, binary) = bytes
         .split_at_checked(header_length.unwrap_or(bytes.len()))
         .ok_or_else(|| Problem::malformed("inference-header-content-length: longer than the body"))?;
-    let request: InferRequest = super::json(text)?;
+    let mut request: InferRequest = super::json(text)?;
     let parameters = request.parameters.unwrap_or_default();
     let learn = parameters.learn.unwrap_or(true);
     if learn && access < Access::Write {
         let text = "a token for read was given, learning needs one for write (learn: false answers only)";
         return Err(Problem::forbidden(text).into());
     }
-    let samples = input_samples(&request, binary, &stream, limits.batch_rows)?;
+    let samples = input_samples(&mut request, binary, &stream, limits.batch_rows)?;
     let wanted = wanted(&request)?;
     let answers = if learn {
         stream.classify(samples, Extent::default(), arrived).await?
@@ -341,15 +349,15 @@ async fn infer(
 
 /// The samples of a request, checked and scaled.
 fn input_samples(
-    request: &InferRequest,
+    request: &mut InferRequest,
     binary: &[u8],
     stream: &Stream,
     most_rows: usize,
 ) -> Result<Samples, Problem> {
-    let [input] = &request.inputs[..] else {
+    let [input] = &mut request.inputs.0[..] else {
         return Err(Problem::invalid(format!(
             "inputs: expected one tensor named features, got {}",
-            request.inputs.len()
+            request.inputs.0.len()
         )));
     };
     if input.name != "features" {
@@ -358,18 +366,17 @@ fn input_samples(
             input.name
         )));
     }
-    let &[n, dim] = &input.shape[..] else {
-        return Err(Problem::invalid(format!("features: expected shape [rows, dim], got {:?}", input.shape)));
+    let &[n, dim] = &input.shape.0[..] else {
+        return Err(Problem::invalid(format!(
+            "features: expected shape [rows, dim], got {:?}",
+            input.shape.0
+        )));
     };
     stream.check_size(n, dim, most_rows)?;
     let expected = n.checked_mul(dim).ok_or_else(|| Problem::invalid("features: impossible shape"))?;
     let size = input.parameters.unwrap_or_default().binary_data_size;
-    let data: Vec<f32> = match (&input.data, size) {
-        (Some(data), None) => {
-            let mut values = Vec::new();
-            flatten(data, &mut values, expected)?;
-            values
-        }
+    let data: Vec<f32> = match (input.data.take(), size) {
+        (Some(Numbers(data)), None) => data,
         (None, Some(size)) => {
             let bytes = binary.get(..size).ok_or_else(|| {
                 Problem::malformed(format!(
@@ -377,6 +384,11 @@ fn input_samples(
                     binary.len()
                 ))
             })?;
+            if size > expected.saturating_mul(8) {
+                let text =
+                    format!("features: expected at most 8 bytes for each of {expected} values, got {size}");
+                return Err(Problem::invalid(text));
+            }
             match input.datatype.as_str() {
                 "FP32" => bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect(),
                 "FP64" => bytes.as_chunks().0.iter().map(|&b| f64::from_le_bytes(b) as f32).collect(),
@@ -399,25 +411,10 @@ fn input_samples(
     Ok(samples)
 }
 
-/// Numbers of flat or nested lists, in order; more than `most` are refused.
-fn flatten(value: &Value, out: &mut Vec<f32>, most: usize) -> Result<(), Problem> {
-    match value {
-        Value::Array(values) => values.iter().try_for_each(|value| flatten(value, out, most)),
-        Value::Number(number) if out.len() < most => {
-            out.push(number.as_f64().unwrap_or(f64::NAN) as f32);
-            Ok(())
-        }
-        Value::Number(_) => {
-            Err(Problem::invalid(format!("features: more than the {most} values of its shape")))
-        }
-        _ => Err(Problem::invalid("features: expected numbers")),
-    }
-}
-
 /// The outputs that are wanted, and whether as binary.
 fn wanted(request: &InferRequest) -> Result<Vec<(&'static Output, bool)>, Problem> {
     let all = request.parameters.unwrap_or_default().binary_data_output.unwrap_or(false);
-    match request.outputs.as_deref() {
+    match request.outputs.as_ref().map(|outputs| &outputs.0[..]) {
         None | Some([]) => Ok(OUTPUTS.iter().map(|o| (o, all)).collect()),
         Some(outputs) => outputs
             .iter()

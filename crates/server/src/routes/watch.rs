@@ -57,7 +57,7 @@ async fn readyz(State(app): State<Arc<App>>) -> Result<Json<HealthView>, Problem
     security((), ("token" = [])))]
 async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Problem> {
     let streams = app.streams.all();
-    let each = streams.iter().map(|s| (s.name.as_str(), s.board.status(), s.waiting()));
+    let each = streams.iter().map(|s| (s.name.as_str(), s.status(), s.waiting()));
     let text = app.metrics.text(each).map_err(|e| Problem::unavailable(e.to_string()))?;
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response())
 }

@@ -6,6 +6,7 @@
 //! - `streams`: create, freeze, snapshot, roll back, clone, merge, delete
 //! - `durability`: recovery is bit for bit; torn tails; clocks
 //! - `protection`: tokens, limits, malformed bodies, slow and many clients, TLS, shutdown
+//! - `hostile`: clients and disks that mean harm hurt nobody else
 //! - `pictures`: the seam to an image model
 //! - `corpus`: the fuzzers' corpus through the binary body parser
 
@@ -13,6 +14,7 @@ mod classify;
 mod common;
 mod corpus;
 mod durability;
+mod hostile;
 mod pictures;
 mod protection;
 mod streams;

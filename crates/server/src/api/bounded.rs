@@ -1,0 +1,135 @@
+//! Lists in JSON bodies that cannot take memory out of proportion: numbers are read straight into one flat list, and
+//! lists of larger things end at a fixed number of entries. Nothing is read into a tree of JSON values first.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{Error, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+
+/// Entries that a list of a JSON body may have. No request has more rows ([`Limits`](crate::Limits) says so).
+pub const MOST_ENTRIES: usize = 1 << 20;
+
+/// A list of at most `MOST` entries; one more is refused before it is read.
+#[derive(Debug)]
+pub struct Bounded<T, const MOST: usize = MOST_ENTRIES>(pub Vec<T>);
+
+impl<'de, T: Deserialize<'de>, const MOST: usize> Deserialize<'de> for Bounded<T, MOST> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(BoundedVisitor::<T, MOST>(PhantomData))
+    }
+}
+
+struct BoundedVisitor<T, const MOST: usize>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>, const MOST: usize> Visitor<'de> for BoundedVisitor<T, MOST> {
+    type Value = Bounded<T, MOST>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a list of at most {MOST} entries")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
+        let mut list = Vec::new();
+        while let Some(entry) = entries.next_element()? {
+            if list.len() == MOST {
+                return Err(A::Error::custom(format!("a list may have {MOST} entries, got more")));
+            }
+            list.push(entry);
+        }
+        Ok(Bounded(list))
+    }
+}
+
+/// For `#[serde(deserialize_with)]`: a list of at most [`MOST_ENTRIES`].
+pub fn list<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    Ok(Bounded::<T>::deserialize(deserializer)?.0)
+}
+
+/// The same for a list that may be absent.
+pub fn optional_list<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Vec<T>>, D::Error> {
+    Ok(Option::<Bounded<T>>::deserialize(deserializer)?.map(|list| list.0))
+}
+
+/// Numbers of a list, flat or as a list of rows, in order.
+#[derive(Debug, Default)]
+pub struct Numbers(pub Vec<f32>);
+
+impl<'de> Deserialize<'de> for Numbers {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut numbers = Numbers::default();
+        deserializer.deserialize_seq(Level { numbers: &mut numbers.0, depth: 2 })?;
+        Ok(numbers)
+    }
+}
+
+/// A list on its way into the flat one: its entries are numbers or, above the lowest level, lists.
+struct Level<'a> {
+    numbers: &'a mut Vec<f32>,
+    depth: usize,
+}
+
+impl<'de> Visitor<'de> for Level<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.depth > 0 { "numbers, or rows of numbers" } else { "a number" })
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<(), A::Error> {
+        if self.depth == 0 {
+            return Err(A::Error::custom("expected numbers or rows of numbers, got lists in rows"));
+        }
+        while entries
+            .next_element_seed(Level { numbers: &mut *self.numbers, depth: self.depth - 1 })?
+            .is_some()
+        {}
+        Ok(())
+    }
+
+    fn visit_f64<E: Error>(self, number: f64) -> Result<(), E> {
+        self.numbers.push(number as f32);
+        Ok(())
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<(), E> {
+        self.visit_f64(number as f64)
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<(), E> {
+        self.visit_f64(number as f64)
+    }
+}
+
+impl<'de> serde::de::DeserializeSeed<'de> for Level<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_read_flat_or_nested_and_the_first_other_thing_ends_reading() {
+        for text in ["[1, -2.5, 3, 4]", "[[1, -2.5], [3, 4]]"] {
+            assert_eq!(serde_json::from_str::<Numbers>(text).unwrap().0, [1.0, -2.5, 3.0, 4.0]);
+        }
+        for text in ["[{\"\":0} and what follows is never looked at", "[\"1\"]", "[[[1]]]", "[null]", "3"] {
+            let error = serde_json::from_str::<Numbers>(text).unwrap_err();
+            assert!(error.is_data() && error.column() < 8, "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_list_ends_at_its_bound() {
+        assert_eq!(serde_json::from_str::<Bounded<u8, 3>>("[1, 2, 3]").unwrap().0, [1, 2, 3]);
+        let error = serde_json::from_str::<Bounded<u8, 3>>("[1, 2, 3, 4 and more").unwrap_err();
+        assert!(error.is_data() && error.to_string().contains("a list may have 3 entries"), "{error}");
+    }
+}
