@@ -9,7 +9,6 @@ use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use tokio::sync::{Semaphore, SemaphorePermit};
 use tower_http::cors::{Any, CorsLayer};
 use utoipa::OpenApi;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
@@ -20,12 +19,10 @@ use crate::listen::ServerError;
 use crate::metrics::Metrics;
 use crate::picture::{PictureEncoder, Pictures};
 use crate::problem::Problem;
+use crate::room::{Room, Watch};
 use crate::routes;
 use crate::settings::ServerConfig;
 use crate::streams::Streams;
-
-/// Bytes of bodies are counted in units of this size.
-const ROOM: usize = 1024;
 
 static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -37,8 +34,8 @@ pub struct App {
     pub pictures: Option<Pictures>,
     pub stopping: AtomicBool,
     guards: Guards,
-    /// Room for bodies, in [`ROOM`]s.
-    bodies: Semaphore,
+    /// Room for request bodies.
+    pub room: Room,
     /// Request ids are this and a number.
     boot: u32,
     requests: AtomicU64,
@@ -51,9 +48,9 @@ impl App {
         let boot = (streams.clock.now() * 1e3) as u64 as u32 ^ std::process::id().rotate_left(16);
         let guards = Guards::new(&config.tokens);
         let (stopping, requests) = (AtomicBool::new(false), AtomicU64::new(0));
-        let bodies = Semaphore::new(config.limits.waiting_bytes.div_ceil(ROOM).min(Semaphore::MAX_PERMITS));
+        let room = Room::new(config.limits.waiting_bytes);
         let pictures = encoder.map(|encoder| Pictures::new(encoder, config.limits.picture_queue));
-        Ok(Self { config, streams, metrics, pictures, stopping, guards, bodies, boot, requests })
+        Ok(Self { config, streams, metrics, pictures, stopping, guards, room, boot, requests })
     }
 }
 
@@ -141,10 +138,17 @@ async fn every_request(State(app): State<Arc<App>>, mut request: Request, next: 
         request.headers_mut().insert(REQUEST_ID.clone(), value);
     }
     let limit = Duration::from_secs(app.config.limits.request_seconds);
-    let admitted = admit(&app, &request).and_then(|access| Ok((access, make_room(&app, &request)?)));
+    let admitted = admit(&app, &request).and_then(|access| check_length(&app, &request).map(|()| access));
+    let share = (!is_lines(&request)).then(|| app.room.share());
+    let expected = request.headers().contains_key(header::EXPECT);
+    let (watch, body) = Watch::new(std::mem::take(request.body_mut()), share, expected);
+    *request.body_mut() = body;
     let mut response = match admitted {
-        Err(problem) => problem.into_response(),
-        Ok((access, _room)) => {
+        Err(problem) => {
+            drop(request);
+            problem.into_response()
+        }
+        Ok(access) => {
             request.extensions_mut().insert(access);
             match tokio::time::timeout(limit, next.run(request)).await {
                 Ok(response) => response,
@@ -153,6 +157,13 @@ async fn every_request(State(app): State<Arc<App>>, mut request: Request, next: 
             }
         }
     };
+    if watch.is_full() && !response.status().is_success() {
+        response = app.room.refusal().into_response();
+    }
+    // A client that was too slow is not waited for any longer.
+    if response.status() != StatusCode::REQUEST_TIMEOUT {
+        watch.finish(2 * app.config.limits.body_bytes);
+    }
     if response.status() == StatusCode::METHOD_NOT_ALLOWED {
         let allow = response.headers().get(header::ALLOW).cloned();
         response = Problem { status: 405, ..Problem::not_found("this path does not take this method") }
@@ -181,16 +192,22 @@ async fn every_request(State(app): State<Arc<App>>, mut request: Request, next: 
     response
 }
 
-/// Room for the body of a request, until it is answered. A body of unannounced length is read piece by piece, or ends
-/// at the limit of a body.
-fn make_room<'a>(app: &'a App, request: &Request) -> Result<SemaphorePermit<'a>, Problem> {
-    let announced = request.headers().get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse().ok());
-    // What is larger than a body may be is refused when it is read.
-    let bytes = announced.unwrap_or(0usize).min(app.config.limits.body_bytes);
-    app.bodies.try_acquire_many(bytes.div_ceil(ROOM).try_into().unwrap_or(u32::MAX)).map_err(|_| {
-        let most = app.config.limits.waiting_bytes;
-        Problem::busy(format!("{most} bytes of request bodies are being worked on already; try again"))
-    })
+/// Refuses a body whose announced length is over the limit, before anything of it is read. JSON lines may be of any
+/// length: they are answered one by one.
+fn check_length(app: &App, request: &Request) -> Result<(), Problem> {
+    let announced: Option<u64> =
+        request.headers().get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse().ok());
+    let most = app.config.limits.body_bytes;
+    match announced {
+        Some(length) if length > most as u64 && !is_lines(request) => {
+            Err(Problem::too_large(format!("a body may have {most} bytes, this one has {length}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn is_lines(request: &Request) -> bool {
+    routes::content_type(request.headers()) == "application/x-ndjson"
 }
 
 /// The caller's own request id if it is a plain one, else a new one.

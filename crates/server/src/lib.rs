@@ -28,6 +28,7 @@ mod owner;
 mod picture;
 mod problem;
 mod recovery;
+mod room;
 mod routes;
 pub mod samples;
 mod settings;

@@ -103,6 +103,7 @@ async fn read_lines(
     let mut chunks = body.into_data_stream();
     let mut buffer: Vec<u8> = Vec::new();
     let (mut number, mut ended, mut heard) = (0, false, Instant::now());
+    let mut share = app.room.share();
     while !ended {
         match tokio::time::timeout(LOOK, chunks.next()).await {
             Ok(Some(Ok(chunk))) => {
@@ -117,6 +118,11 @@ async fn read_lines(
             Ok(Some(Err(_))) => return,
             Err(_) if heard.elapsed() >= pause || app.stopping.load(Ordering::Acquire) => return,
             Err(_) => {}
+        }
+        if !share.hold(buffer.len()) {
+            let refusal = Pending::Ready(Err(app.room.refusal()), None);
+            let _ = sender.send((number + 1, refusal)).await;
+            return;
         }
         let mut start = 0;
         while let Some(length) = buffer[start..].iter().position(|&b| b == b'\n') {
@@ -133,6 +139,7 @@ async fn read_lines(
             }
         }
         buffer.drain(..start);
+        share.hold(buffer.len());
         if buffer.len() > MAX_LINE {
             let refusal = Pending::Refused(format!("a line may have {MAX_LINE} bytes"));
             let _ = sender.send((number + 1, refusal)).await;

@@ -104,3 +104,99 @@ fn a_deletion_runs_to_its_end_without_its_client() {
     service.ensure_with("big", "ul-tta", simulator.head().clone());
     service.stop();
 }
+
+/// Room is held by bytes that have arrived, not by announcements, and by bodies of every kind.
+#[test]
+fn silent_connections_hold_no_room_and_bodies_of_unknown_length_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut small = config(folder.path());
+    (small.limits.body_bytes, small.limits.waiting_bytes) = (100_000, 100_000);
+    let service = Service::start(small);
+    service.ensure("default", "ul-tta");
+    let body = npy(&rows(100));
+    let send = || service.send("/v1/streams/default/classify", "application/octet-stream", &body).0;
+    let open = |length: &str| {
+        let mut socket = TcpStream::connect(service.address).unwrap();
+        let kind = "content-type: application/octet-stream";
+        let head = format!(
+            "POST /v1/streams/default/classify HTTP/1.1\r\nhost: localhost\r\n{kind}\r\n{length}\r\n\r\n"
+        );
+        socket.write_all(head.as_bytes()).unwrap();
+        socket
+    };
+    let silent: Vec<_> = (0..8).map(|_| open("content-length: 99000")).collect();
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    assert_eq!(send(), 200, "eight announcements take no room");
+    let head = "POST /v1/streams/default/classify HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/octet-stream\r\nexpect: 100-continue\r\ncontent-length: 100001\r\n\r\n";
+    let answer = service.raw(head.as_bytes());
+    assert!(answer.starts_with("HTTP/1.1 413"), "at once, before a byte is sent: {answer}");
+    drop(silent);
+    let mut chunked = open("transfer-encoding: chunked");
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    chunked.write_all(format!("{:x}\r\n", 97_000).as_bytes()).unwrap();
+    chunked.write_all(&[0; 97_000]).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    eventually("no room is left", || send() == 429);
+    drop(chunked);
+    eventually("there is room again", || send() == 200);
+    service.stop();
+}
+
+/// The answer to a large body that is refused reaches a client that sends all of it first.
+#[test]
+fn refusals_of_large_bodies_are_seen() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut small = config(folder.path());
+    small.limits.body_bytes = 3_000_000;
+    small.tokens.admin.push("a-token-of-the-tests".into());
+    let mut service = Service::start(small);
+    service.ensure("default", "ul-tta");
+    let (large, larger) = (vec![0; 2_900_000], vec![0; 5_000_000]);
+    let classify = "/v1/streams/default/classify";
+    let octets = "application/octet-stream";
+    for _ in 0..5 {
+        service.token = None;
+        assert_eq!(service.send(classify, octets, &large).0, 401);
+        service.token = Some("a-token-of-the-tests".into());
+        assert_eq!(service.send("/v1/streams/none/classify", octets, &large).0, 404);
+        assert_eq!(service.send(classify, "text/plain", &large).0, 415);
+        assert_eq!(service.send(classify, octets, &larger).0, 413);
+    }
+    service.stop();
+}
+
+/// Calls that need no body take one, and the connection goes on.
+#[test]
+fn a_body_that_nobody_needs_does_not_end_the_connection() {
+    use std::io::{BufRead, BufReader, Read};
+    let folder = tempfile::tempdir().unwrap();
+    let service = Service::with_default(folder.path(), "ul-tta");
+    let socket = TcpStream::connect(service.address).unwrap();
+    socket.set_read_timeout(Some(std::time::Duration::from_secs(20))).unwrap();
+    let (mut out, mut answers) = (socket.try_clone().unwrap(), BufReader::new(socket));
+    for turn in 0..100 {
+        let call = ["freeze", "unfreeze", "reset"][turn % 3];
+        let head = format!(
+            "POST /v1/streams/default/{call} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n"
+        );
+        out.write_all(head.as_bytes()).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(turn as u64 % 5));
+        out.write_all(b"{}").unwrap();
+        let (mut line, mut length) = (String::new(), 0);
+        answers.read_line(&mut line).unwrap();
+        assert!(line.starts_with("HTTP/1.1 200"), "turn {turn}: {line:?}");
+        loop {
+            line.clear();
+            answers.read_line(&mut line).unwrap();
+            assert!(!line.to_lowercase().starts_with("connection: close"), "turn {turn}");
+            if let Some(value) = line.to_lowercase().strip_prefix("content-length:") {
+                length = value.trim().parse().unwrap();
+            }
+            if line.trim().is_empty() {
+                break;
+            }
+        }
+        answers.read_exact(&mut vec![0; length]).unwrap();
+    }
+    service.stop();
+}

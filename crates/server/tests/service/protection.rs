@@ -379,13 +379,19 @@ fn bodies_that_wait_have_room_for_so_many_bytes() {
     (small.limits.body_bytes, small.limits.waiting_bytes) = (100_000, 100_000);
     let service = Service::start(small);
     service.ensure("default", "ul-tta");
-    // one that is slow to send what it announced
-    let mut slow = std::net::TcpStream::connect(service.address).unwrap();
     let head = "POST /v1/streams/default/classify HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/octet-stream\r\ncontent-length: 99000\r\n\r\n";
-    slow.write_all(head.as_bytes()).unwrap();
     let body = npy(&rows(100));
     let send = || service.send("/v1/streams/default/classify", "application/octet-stream", &body);
-    eventually("no room is left", || send().0 == 429);
+    // one that has sent nearly all, and is slow to send the rest; beside another body it is refused itself
+    let mut slow = None;
+    eventually("no room is left", || {
+        drop(slow.take());
+        let socket = slow.insert(std::net::TcpStream::connect(service.address).unwrap());
+        socket.write_all(head.as_bytes()).unwrap();
+        socket.write_all(&[0; 98_500]).unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+        send().0 == 429
+    });
     drop(slow);
     eventually("there is room again", || send().0 == 200);
     service.stop();
