@@ -63,8 +63,8 @@ pub struct Args {
     shuffle: Option<u64>,
 
     /// Only these places of the order, such as 0..1000, or 1000.. to go on after an interrupt
-    #[arg(long, value_name = "A..B", value_parser = parse_rows, help_heading = "Input")]
-    rows: Option<Rows>,
+    #[arg(long, value_name = "A..B", value_parser = parse_places, help_heading = "Input")]
+    rows: Option<Places>,
 
     /// Rows per step; the answers do not depend on it unless the method answers rows jointly
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Input")]
@@ -126,12 +126,12 @@ An output file is replaced only when the new one is complete.";
 
 /// Places in the order: a start and, maybe, an end.
 #[derive(Clone, Debug)]
-struct Rows {
+struct Places {
     start: usize,
     end: Option<usize>,
 }
 
-fn parse_rows(text: &str) -> Result<Rows, String> {
+fn parse_places(text: &str) -> Result<Places, String> {
     let bad = || "expected A..B, A.. or ..B".to_string();
     let (start, end) = text.split_once("..").ok_or_else(bad)?;
     let start = if start.is_empty() { 0 } else { start.parse().map_err(|_| bad())? };
@@ -139,10 +139,10 @@ fn parse_rows(text: &str) -> Result<Rows, String> {
     if end.is_some_and(|end| end < start) {
         return Err(bad());
     }
-    Ok(Rows { start, end })
+    Ok(Places { start, end })
 }
 
-impl Rows {
+impl Places {
     fn within(&self, n: usize) -> Range<usize> {
         let end = self.end.unwrap_or(n).min(n);
         self.start.min(end)..end

@@ -67,9 +67,10 @@ pub(crate) struct BoostAdapter {
 
 impl BoostAdapter {
     fn sample<'a>(&self, batch: &'a Batch<'_>, row: usize) -> Sample<'a> {
-        match self.config.average_views {
-            true => Sample::confident(batch, row, self.config.caches.view_share),
-            false => Sample::own(batch, row),
+        if self.config.average_views {
+            Sample::confident(batch, row, self.config.caches.view_share)
+        } else {
+            Sample::own(batch, row)
         }
     }
 

@@ -251,9 +251,10 @@ impl Stata {
         let (classes, dim) = (self.head.n_classes(), self.head.dim());
         let mut counts = vec![0.0; classes];
         for row in z.chunks(classes) {
-            match self.config.soft_counts {
-                true => counts.iter_mut().zip(row).for_each(|(n, z)| *n += z),
-                false => counts[math::argmax(row)] += 1.0,
+            if self.config.soft_counts {
+                counts.iter_mut().zip(row).for_each(|(n, z)| *n += z);
+            } else {
+                counts[math::argmax(row)] += 1.0;
             }
         }
         for class in (0..classes).filter(|&k| counts[k] > 0.0) {

@@ -121,9 +121,10 @@ impl Adapter for T3a {
         let mut admitted = Vec::with_capacity(batch.rows());
         let mut touched = vec![false; self.head.n_classes()];
         for (row, frozen) in batch.frozen.iter().enumerate() {
-            let slot = match batch.may_learn(row) {
-                true => self.supports.offer(frozen.label, frozen.entropy, batch.features.row(row)),
-                false => None,
+            let slot = if batch.may_learn(row) {
+                self.supports.offer(frozen.label, frozen.entropy, batch.features.row(row))
+            } else {
+                None
             };
             touched[frozen.label] |= slot.is_some();
             admitted.push(slot.is_some());
