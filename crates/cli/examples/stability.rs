@@ -85,7 +85,7 @@ fn main() -> anyhow::Result<ExitCode> {
         simulating += start.elapsed();
         for (i, session) in sessions.iter_mut().enumerate() {
             let start = Instant::now();
-            let step = session.step(&Input { keep_scores: false, ..Input::new(&features) })?;
+            let step = session.step(Input { keep_scores: false, ..Input::new(&features) })?;
             stepping[i] += start.elapsed();
             for (row, &label) in step.rows.iter().zip(&labels) {
                 adapted[i].push(part, row.label == label as usize);

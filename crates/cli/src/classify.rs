@@ -272,7 +272,7 @@ impl Classify<'_> {
             keep_scores: self.extent.needs_scores(),
             ..Input::new(&block.features)
         };
-        let step = self.session.step(&input)?;
+        let step = self.session.step(input)?;
         for (i, row) in block.rows.iter().enumerate() {
             let item = &block.items[i];
             match row {

@@ -143,7 +143,7 @@ impl Demo {
             for _ in 0..phase.samples / BLOCK {
                 let (features, labels) = simulator.next_block(BLOCK);
                 for (session, track) in sessions.iter_mut().zip(&mut tracks) {
-                    let step = session.step(&Input { keep_scores: false, ..Input::new(&features) })?;
+                    let step = session.step(Input { keep_scores: false, ..Input::new(&features) })?;
                     let answers = step.rows.iter().zip(&labels);
                     track.answers.extend(answers.map(|(r, &l)| (f64::from(r.prob), r.label == l as usize)));
                     track.health.push(step.health);

@@ -107,11 +107,8 @@ mod tests {
 
     #[test]
     fn a_binary_without_them_says_how_to_build_one_with_them() {
-        match check_built("tent") {
-            Ok(()) => assert!(cfg!(feature = "gradient")),
-            Err(e) => {
-                assert!(e.to_string().contains("tent") && e.to_string().contains("--features gradient"))
-            }
-        }
+        let error = not_built::<()>("tent").unwrap_err().to_string();
+        assert!(error.contains("tent") && error.contains("--features gradient"), "{error}");
+        assert_eq!(check_built("tent").is_ok(), cfg!(feature = "gradient"));
     }
 }

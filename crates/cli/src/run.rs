@@ -292,7 +292,7 @@ impl Run {
         label: impl Fn(usize) -> Option<usize>,
     ) -> anyhow::Result<Option<String>> {
         let input = Input { keep_scores: self.extent.needs_scores(), ..*input };
-        let step = self.session.step(&input)?;
+        let step = self.session.step(input)?;
         for (i, row) in step.rows.iter().enumerate() {
             self.tally.push(row, label(i));
             if let Some(sink) = &mut self.sink {

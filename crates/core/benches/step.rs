@@ -82,7 +82,7 @@ fn adapt(session: &mut Session, features: &Features<'_>, block: usize) -> usize 
     for start in (0..features.rows()).step_by(block) {
         let rows = features.slice(start..features.rows().min(start + block));
         let input = Input { keep_scores: false, ..Input::new(&rows) };
-        let step = session.step(&input).expect("shapes fit");
+        let step = session.step(input).expect("shapes fit");
         labels += step.rows.iter().map(|r| r.label).sum::<usize>();
     }
     labels

@@ -78,9 +78,3 @@ impl<'a> From<&'a Features<'a>> for Input<'a> {
         Self::new(features)
     }
 }
-
-impl<'a> From<&Input<'a>> for Input<'a> {
-    fn from(input: &Input<'a>) -> Self {
-        *input
-    }
-}

@@ -60,7 +60,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let mut session = Session::new(dataset.head.clone(), &Config::default())?;
         for start in (0..n).step_by(BLOCK) {
             let block = dataset.pack.read(start..n.min(start + BLOCK), false)?;
-            session.step(&Input { keep_scores: false, ..Input::new(&block) })?;
+            session.step(Input { keep_scores: false, ..Input::new(&block) })?;
         }
         bare.push(started.elapsed().as_secs_f64());
         let started = Instant::now();

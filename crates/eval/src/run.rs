@@ -252,7 +252,7 @@ impl Learner {
                 input.views = views.as_ref();
                 input.view_counts = views.as_ref().map(|_| &counts[..]);
                 let started = Instant::now();
-                let step = session.step(&input)?;
+                let step = session.step(input)?;
                 let seconds = started.elapsed().as_secs_f64();
                 let row = |(row, &tau): (&ultta::Row, &f32)| AnsweredRow {
                     id: row.id,

@@ -172,7 +172,7 @@ impl<'a> Tally<'a> {
             let views = pack.file().views(&(start..end).collect::<Vec<_>>(), false)?;
             let counts = vec![each; rows.rows()];
             let view_counts = views.is_some().then_some(&counts[..]);
-            let step = session.predict(&Input { views: views.as_ref(), view_counts, ..Input::new(&rows) })?;
+            let step = session.predict(Input { views: views.as_ref(), view_counts, ..Input::new(&rows) })?;
             for (i, row) in step.rows.iter().enumerate() {
                 let logits = step.prediction.calibrated.as_ref().unwrap_or(&step.prediction.scores).row(i);
                 let energy = |row: &[f32]| summary(row, 1.0).log_sum;

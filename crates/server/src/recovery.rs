@@ -114,7 +114,7 @@ impl Replayer {
 
     fn flush(&mut self) {
         if let Some(samples) = self.pending.take() {
-            let _ = self.session.step(&samples.input(None, false));
+            let _ = self.session.step(samples.input(None, false));
         }
     }
 }

@@ -144,7 +144,7 @@ impl Stream {
         let (session, generation) = self.published();
         let work = samples.len() * self.head.n_classes() * self.head.dim();
         let answer = move || -> Result<Answers, Problem> {
-            let step = session.predict(&samples.input(None, extent.needs_scores()))?;
+            let step = session.predict(samples.input(None, extent.needs_scores()))?;
             Ok(Answers::of(&step, 0..step.rows.len(), extent, false, generation))
         };
         if work > HEAVY {

@@ -107,7 +107,7 @@ fn scores_that_the_caller_has_give_the_same_bits() {
             let features = stream.features.slice(at..at + 150);
             let scores = world.head.zero_shot(&features).unwrap();
             let expected = own.step(&features).unwrap();
-            let got = given.step(&Input { zero_shot: Some(&scores), ..Input::new(&features) }).unwrap();
+            let got = given.step(Input { zero_shot: Some(&scores), ..Input::new(&features) }).unwrap();
             assert_eq!(got.rows, expected.rows, "{name}");
             assert_eq!(got.zero_shot, expected.zero_shot, "{name}");
             assert_eq!(got.prediction.scores, expected.prediction.scores, "{name}");
@@ -239,7 +239,7 @@ fn scores_are_kept_only_when_asked_for() {
         let (mut with, mut without) = (world.session(&config), world.session(&config));
         let kept = with.step(&stream.features).unwrap();
         let input = Input { keep_scores: false, ..Input::new(&stream.features) };
-        let bare = without.step(&input).unwrap();
+        let bare = without.step(input).unwrap();
         assert_eq!(bare.rows, kept.rows, "{name}");
         assert!(bare.prediction.scores.data().is_empty() && bare.zero_shot.data().is_empty(), "{name}");
         let mut observer = world.session(&config);
@@ -308,7 +308,7 @@ fn ten_thousand_classes_fit() {
     for name in ["ul-tta", "ul-tta:paper"] {
         let config = Config::named(name).unwrap();
         let mut session = Session::new(head.clone(), &config).unwrap();
-        let step = session.step(&Input { keep_scores: false, ..Input::new(&images) }).unwrap();
+        let step = session.step(Input { keep_scores: false, ..Input::new(&images) }).unwrap();
         // With the copy that the guard keeps once the stream is long enough.
         let copy = config.method.build(&head).unwrap().checkpoint().bytes();
         let held = step.health.state_bytes + copy;
@@ -364,7 +364,7 @@ fn a_wrong_shape_is_an_error_and_changes_nothing() {
             ("views", Input { view_counts: Some(&[1, 0, 0]), ..input() }),
         ];
         for (what, input) in bad {
-            let error = session.step(&input).unwrap_err();
+            let error = session.step(input).unwrap_err();
             assert!(
                 matches!(error, Error::Shape { .. } | Error::NotFinite { .. }),
                 "{name}, {what}: {error}"
@@ -565,7 +565,7 @@ fn rows_that_may_not_learn_teach_nothing() {
         taught.play(&mut session, 0..300, 100);
         let before = learnt(&session);
         let learn = [false; 400];
-        let step = session.step(&Input { learn: Some(&learn), ..Input::new(&others) }).unwrap();
+        let step = session.step(Input { learn: Some(&learn), ..Input::new(&others) }).unwrap();
         assert!(step.rows.iter().all(|r| !r.admitted), "{name}");
         assert_eq!(learnt(&session), before, "{name}");
         session.set_learning(false);
@@ -592,7 +592,7 @@ fn leaving_out_the_rows_that_may_not_learn_changes_no_other_answer() {
         for i in 0..350 {
             let row = rows.slice(i..i + 1);
             let stranger = strangers.slice(i..i + 1);
-            among.step(&Input { learn: Some(&[false]), ..Input::new(&stranger) }).unwrap();
+            among.step(Input { learn: Some(&[false]), ..Input::new(&stranger) }).unwrap();
             let (a, b) = (alone.step(&row).unwrap(), among.step(&row).unwrap());
             assert_eq!(a.prediction.scores, b.prediction.scores, "{name}, row {i}");
             assert_eq!((a.rows[0].prob, a.rows[0].admitted), (b.rows[0].prob, b.rows[0].admitted), "{name}");
@@ -641,7 +641,7 @@ fn views_change_responsibilities_only() {
         let mut viewed = plain.clone();
         let a = plain.step(&asked).unwrap();
         let input = Input { views: Some(&views), view_counts: Some(&[3; 20]), ..Input::new(&asked) };
-        let b = viewed.step(&input).unwrap();
+        let b = viewed.step(input).unwrap();
         let updated = plain.state().tensors.get("local.since") != viewed.state().tensors.get("local.since");
         assert!(!updated, "{name}");
         let shares = ["class_n", "class_sum", "fold.fresh", "evidence.prior"];
@@ -673,7 +673,7 @@ fn views_that_repeat_the_sample_change_nothing_but_rounding() {
         plain.step(&stream.features).unwrap();
         let input =
             Input { views: Some(&views), view_counts: Some(&[2; 300]), ..Input::new(&stream.features) };
-        viewed.step(&input).unwrap();
+        viewed.step(input).unwrap();
         let name = if preset == "ul-tta" { "evidence.decayed.class_n" } else { "evidence.class_n" };
         let (a, b) = (plain.state(), viewed.state());
         for (a, b) in a.get::<f64>(name).unwrap().iter().zip(b.get::<f64>(name).unwrap()) {
@@ -689,11 +689,11 @@ fn updates_follow_the_times_passed_in() {
     for preset in ["ul-tta", "ul-tta:paper"] {
         let config = quick(preset, &[("update.seconds", "10"), ("update.every", "1000000")]);
         let mut still = world.session(&config);
-        still.step(&Input { times: Some(&[5.0; 600]), ..Input::new(&rows) }).unwrap();
+        still.step(Input { times: Some(&[5.0; 600]), ..Input::new(&rows) }).unwrap();
         assert_eq!(still.health().movement_max, 0.0, "{preset}: no time passed");
         let times: Vec<f64> = (0..600).map(|i| 5.0 + i as f64 * 0.1).collect();
         let mut timed = world.session(&config);
-        timed.step(&Input { times: Some(&times), ..Input::new(&rows) }).unwrap();
+        timed.step(Input { times: Some(&times), ..Input::new(&rows) }).unwrap();
         assert!(timed.health().movement_max > 0.0, "{preset}");
         let since = timed.state().get::<u64>("local.since").unwrap()[0];
         assert!(since < 150, "{preset}: {since} samples since an update that comes every 100");

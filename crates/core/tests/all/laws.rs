@@ -116,7 +116,7 @@ fn step_with_views(session: &mut Session, n: usize, seed: u64) -> Vec<ultta::Row
     let (features, views) = (rows(&head, n, seed), rows(&head, n * VIEWS, seed + 1000));
     let counts = vec![VIEWS; n];
     let input = Input { views: Some(&views), view_counts: Some(&counts), ..Input::new(&features) };
-    session.step(&input).unwrap().rows
+    session.step(input).unwrap().rows
 }
 
 #[test]
@@ -248,12 +248,12 @@ fn sessions_predict_what_they_step_and_clones_go_their_own_way() {
         let (features, views) = (rows(&head, 1, 21), rows(&head, VIEWS, 22));
         let input = Input { views: Some(&views), view_counts: Some(&[VIEWS]), ..Input::new(&features) };
         let before = session.state();
-        let predicted = session.predict(&input).unwrap();
+        let predicted = session.predict(input).unwrap();
         assert_eq!(session.state(), before, "{name}");
         let mut copy = session.clone();
-        let stepped = copy.step(&input).unwrap();
+        let stepped = copy.step(input).unwrap();
         assert_eq!(session.state(), before, "{name}: a step of the clone reached the original");
-        assert_eq!(session.step(&input).unwrap().rows, stepped.rows, "{name}");
+        assert_eq!(session.step(input).unwrap().rows, stepped.rows, "{name}");
         assert_eq!(session.state(), copy.state(), "{name}");
         if session.config().method.card().readout == Readout::BeforeObserve {
             assert_eq!(predicted.prediction.scores, stepped.prediction.scores, "{name}");

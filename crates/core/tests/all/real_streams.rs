@@ -118,7 +118,7 @@ fn ece(answers: &[(f32, bool)]) -> f64 {
 
 fn play(session: &mut Session, pack: &Pack, rows: &[usize]) -> (Figures, Health) {
     let features = pack.features.select(rows);
-    let step = session.step(&Input { keep_scores: false, ..Input::new(&features) }).unwrap();
+    let step = session.step(Input { keep_scores: false, ..Input::new(&features) }).unwrap();
     let answers = |adapted: bool| -> Vec<(f32, bool)> {
         let answer = |r: &ultta::Row| {
             if adapted { (r.prob, r.label) } else { (r.zero_shot.prob, r.zero_shot.label) }

@@ -161,6 +161,7 @@ struct Shared {
 }
 // SAFETY: every task writes only the rows and columns that are its own.
 unsafe impl Send for Shared {}
+// SAFETY: as for `Send`.
 unsafe impl Sync for Shared {}
 
 /// `out = a · weightsᵀ`, finished; spread over the threads of the current pool.

@@ -55,7 +55,7 @@ impl Owner {
         for job in &block[1..] {
             samples.append(&job.samples);
         }
-        let step = match self.session.step(&samples.input(zero_shot.as_ref(), keep_scores)) {
+        let step = match self.session.step(samples.input(zero_shot.as_ref(), keep_scores)) {
             Ok(step) => step,
             Err(e) => {
                 let problem = Problem::from(e);
@@ -97,7 +97,7 @@ impl Owner {
     fn answer_only(&mut self, jobs: Vec<Classify>) {
         for job in jobs {
             let input = job.samples.input(job.zero_shot.as_ref(), job.extent.needs_scores());
-            let answered = self.session.predict(&input);
+            let answered = self.session.predict(input);
             let answers = answered
                 .map(|step| Answers::of(&step, 0..step.rows.len(), job.extent, false, self.extra.generation));
             job.reply.send(answers.map_err(Problem::from));

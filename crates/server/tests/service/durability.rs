@@ -251,7 +251,7 @@ fn clocks_that_run_backwards_are_lifted_here_and_in_the_log() {
                 latest
             })
             .collect();
-        let step = session.step(&Input { times: Some(&lifted), ..Input::new(&block) }).unwrap();
+        let step = session.step(Input { times: Some(&lifted), ..Input::new(&block) }).unwrap();
         assert_same(&answer, &step);
     }
     assert_eq!(service.state("default"), session.state().to_bytes().unwrap());

@@ -41,8 +41,8 @@ fn methods_that_need_views_classify_predict_and_recover() {
         let classify = format!("/v1/streams/{method}/classify");
         let (status, answer) = service.post(&classify, &body(&features, &views));
         assert_eq!(status, 200, "{method}: {answer}");
-        assert_same(&answer, &session.step(&input(&features, &views, &counts)).unwrap());
-        let expected = session.predict(&input(&features, &views, &counts)).unwrap();
+        assert_same(&answer, &session.step(input(&features, &views, &counts)).unwrap());
+        let expected = session.predict(input(&features, &views, &counts)).unwrap();
         eventually("the prediction follows what was learnt", || {
             let predict = format!("/v1/streams/{method}/predict");
             let (status, answer) = service.post(&predict, &body(&features, &views));
@@ -82,7 +82,7 @@ fn a_file_may_hold_views() {
     let send = |body: &[u8]| service.send("/v1/streams/default/classify", "application/octet-stream", body);
     let (status, answer) = send(&file(&[10, VIEWS, DIM]));
     assert_eq!(status, 200, "{answer}");
-    assert_same(&answer, &session("zero").step(&input(&features, &views, &[VIEWS; 10])).unwrap());
+    assert_same(&answer, &session("zero").step(input(&features, &views, &[VIEWS; 10])).unwrap());
     for shape in [&[VIEWS, 10, DIM][..], &[10 * VIEWS, DIM]] {
         let (status, answer) = send(&file(shape));
         assert_eq!(status, 400, "{answer}");
@@ -111,15 +111,15 @@ fn while_nothing_can_be_kept_samples_with_views_are_answered() {
             if answer["learnt"] == json!(false) {
                 break answer;
             }
-            session.step(&input(&features, &views, &counts)).unwrap();
+            session.step(input(&features, &views, &counts)).unwrap();
             assert!(session.next_id() < 1000, "{method}: the missing folder was not noticed");
         };
-        assert_same(&expected, &session.predict(&input(&features, &views, &counts)).unwrap());
+        assert_same(&expected, &session.predict(input(&features, &views, &counts)).unwrap());
         assert_eq!(service.get("/healthz").1["status"], "degraded");
         fs::rename(&aside, &stream).unwrap();
         eventually("it learns again", || service.get("/healthz").1["status"] == "ok");
         assert_eq!(ask().1["learnt"], true);
-        session.step(&input(&features, &views, &counts)).unwrap();
+        session.step(input(&features, &views, &counts)).unwrap();
         assert_eq!(service.state("default"), session.state().to_bytes().unwrap(), "{method}");
         service.stop();
     }

@@ -161,7 +161,7 @@ impl Stream {
             view_counts: self.views.as_ref().map(|(_, counts)| &counts[rows.clone()]),
             ..Input::new(&features)
         };
-        session.step(&input).unwrap()
+        session.step(input).unwrap()
     }
 
     /// Some rows in blocks of at most `block`, labels told when they are due.
