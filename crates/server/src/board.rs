@@ -30,6 +30,8 @@ pub struct Status {
     pub generation: u64,
     /// Why nothing is learnt although it should be; absent while all is well.
     pub degraded: Option<String>,
+    /// What was lost on the disk, until someone acknowledges it; absent while nothing was.
+    pub damage: Option<String>,
     /// Number of the next log record.
     pub log_next: u64,
     /// Bytes of log since the last base state.

@@ -9,7 +9,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ultta::Features;
@@ -171,8 +171,21 @@ pub fn sync_folder(path: &Path) -> io::Result<()> {
 pub struct Tail {
     /// The segment, open for appending behind its last whole record.
     pub log: Log,
-    /// Bytes behind the last whole record, which were cut off.
+    /// Bytes behind the last whole record. They were cut off, unless they are damage.
     pub dropped: u64,
+    /// What was lost, where more than an unfinished write was. The segment must not be appended to then.
+    pub damage: Option<Damage>,
+}
+
+/// A record in a segment that is neither whole nor an unfinished write.
+#[derive(Debug, PartialEq)]
+pub struct Damage {
+    /// Its number.
+    pub record: u64,
+    /// Whole records behind it.
+    pub behind: u64,
+    /// The file beside the segment that keeps it and all behind it.
+    pub aside: PathBuf,
 }
 
 /// Whether a segment was begun: without its magic nothing was acknowledged into it.
@@ -193,7 +206,7 @@ pub fn replay(path: &Path, first: u64, mut record: impl FnMut(Record)) -> io::Re
         // A segment is created before anything is acknowledged into it.
         drop(reader);
         keep_torn(path, &mut file, 0)?;
-        return Ok(Tail { log: Log::create(path, first)?, dropped: length });
+        return Ok(Tail { log: Log::create(path, first)?, dropped: length, damage: None });
     }
     let (mut end, mut next) = (MAGIC.len() as u64, first);
     let mut payload = Vec::new();
@@ -218,13 +231,44 @@ pub fn replay(path: &Path, first: u64, mut record: impl FnMut(Record)) -> io::Re
     }
     drop(reader);
     let dropped = length - end;
-    if dropped > 0 {
+    let mut damage = None;
+    if let Some(behind) = damage_behind(&mut file, end, next)? {
+        let aside = path.with_extension(format!("damaged-{next}"));
+        file.seek(SeekFrom::Start(end))?;
+        io::copy(&mut file, &mut File::create(&aside)?)?;
+        damage = Some(Damage { record: next, behind, aside });
+    } else if dropped > 0 {
         keep_torn(path, &mut file, end)?;
         file.set_len(end)?;
         file.sync_all()?;
     }
     file.seek(SeekFrom::Start(end))?;
-    Ok(Tail { log: Log { file: Arc::new(file), end, next, buffer: Vec::new() }, dropped })
+    Ok(Tail { log: Log { file: Arc::new(file), end, next, buffer: Vec::new() }, dropped, damage })
+}
+
+/// How many whole records lie behind a record that is not whole; `None` if what is there can be the write that was
+/// under way when the process or the machine stopped: a record that the file ends in, or zeros.
+fn damage_behind(file: &mut File, from: u64, next: u64) -> io::Result<Option<u64>> {
+    let mut rest = Vec::new();
+    file.seek(SeekFrom::Start(from))?;
+    file.read_to_end(&mut rest)?;
+    let whole = |at: usize| -> Option<usize> {
+        let mut bytes = Bytes(&rest[at..]);
+        let (size, crc) = (bytes.u32()? as usize, bytes.u32()?);
+        let payload = bytes.take(size)?;
+        let number = u64::from_le_bytes(payload.get(..8)?.try_into().ok()?);
+        let plausible = number.checked_sub(next).is_some_and(|ahead| ahead <= rest.len() as u64);
+        (plausible && crc32fast::hash(payload) == crc).then_some(FRAME + size)
+    };
+    let (mut at, mut behind) = (0, 0);
+    while at < rest.len() {
+        let length = whole(at);
+        behind += u64::from(length.is_some());
+        at += length.unwrap_or(1);
+    }
+    let unfinished = Bytes(&rest).u32().is_none_or(|size| rest.len() < FRAME + size as usize);
+    let harmless = behind == 0 && (unfinished || rest.iter().all(|&byte| byte == 0));
+    Ok((!harmless).then_some(behind))
 }
 
 fn keep_torn(path: &Path, file: &mut File, from: u64) -> io::Result<()> {
@@ -434,7 +478,19 @@ mod tests {
             let (found, tail) = read(&path, 0);
             assert_eq!(found, records()[..whole], "flipped at {at}");
             assert!(tail.dropped > 0);
-            assert!(path.with_extension("torn").exists());
+            // Only the last record may be taken for an unfinished write: by a length that goes beyond the file.
+            match tail.damage {
+                Some(damage) => {
+                    assert_eq!(
+                        (damage.record, damage.behind),
+                        (whole as u64, 3 - whole as u64),
+                        "flipped at {at}"
+                    );
+                    assert_eq!(std::fs::metadata(damage.aside).unwrap().len(), tail.dropped);
+                    assert_eq!(std::fs::read(&path).unwrap(), broken, "nothing is cut off");
+                }
+                None => assert!(whole == 3 && path.with_extension("torn").exists(), "flipped at {at}"),
+            }
         }
     }
 }

@@ -60,7 +60,7 @@ impl Stages {
 }
 
 /// Name, meaning, and where a stream's status has it.
-const STREAM_GAUGES: [(&str, &str, fn(&Status) -> f64); 19] = [
+const STREAM_GAUGES: [(&str, &str, fn(&Status) -> f64); 20] = [
     ("ultta_admitted_share", "Share of recent samples that the gate admitted", |s| s.health.admitted_share),
     ("ultta_flip_share", "Share of recent samples answered differently from zero-shot", |s| {
         s.health.flip_share
@@ -84,6 +84,9 @@ const STREAM_GAUGES: [(&str, &str, fn(&Status) -> f64); 19] = [
         s.sync_lag_ms / 1e3
     }),
     ("ultta_learning", "1 while samples teach, 0 while frozen", |s| f64::from(u8::from(s.learning))),
+    ("ultta_damaged", "1 while something was lost on the disk and nobody has acknowledged it", |s| {
+        f64::from(u8::from(s.damage.is_some()))
+    }),
     ("ultta_degraded", "1 while the disk does not take the log and nothing is learnt", |s| {
         f64::from(u8::from(s.degraded.is_some()))
     }),

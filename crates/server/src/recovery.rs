@@ -1,6 +1,7 @@
 //! Recovery: the session as it was, from the latest base state and the log behind it.
 
 use std::fs;
+use std::path::Path;
 
 use ultta::{Config, Error, Head, Result, Session, State};
 
@@ -18,8 +19,10 @@ pub struct Recovered {
     pub log: Log,
     /// Records replayed.
     pub records: u64,
-    /// Bytes of broken log that were cut off.
+    /// Bytes of broken log that were cut off or set aside.
     pub dropped: u64,
+    /// What was lost, now or earlier, until someone acknowledges it.
+    pub damage: Option<String>,
 }
 
 /// The session as it was: the latest base, and every record of the log behind it.
@@ -39,6 +42,7 @@ pub fn recover(folder: &Folder, head: Head, config: &Config) -> Result<Recovered
     }
     let mut replayer = Replayer { session, extra, pending: None, records: 0 };
     let (mut current, mut dropped): (Option<Log>, u64) = (None, 0);
+    let mut losses: Vec<String> = Vec::new();
     for &first in logs.iter().filter(|&&first| first >= start) {
         let path = folder.log_path(first);
         let expected = current.as_ref().map_or(start, Log::next);
@@ -48,20 +52,43 @@ pub fn recover(folder: &Folder, head: Head, config: &Config) -> Result<Recovered
             fs::remove_file(&path).map_err(|e| io_error("removing", &path, e))?;
             continue;
         }
-        if first != expected || dropped > 0 {
+        if first != expected || !losses.is_empty() {
             // Records in between are missing: what follows them cannot be learnt in order.
             dropped += fs::metadata(&path).map_or(0, |m| m.len());
             let aside = path.with_extension("torn");
-            fs::rename(&path, aside).map_err(|e| io_error("setting aside", &path, e))?;
+            fs::copy(&path, &aside).map_err(|e| io_error("setting aside", &path, e))?;
+            losses.push(format!(
+                "the log from record {first} on does not follow record {expected} and is set aside as {}",
+                file_name(&aside)
+            ));
             continue;
         }
         let tail = log::replay(&path, first, |record| replayer.take(record))
             .map_err(|e| io_error("reading", &path, e))?;
         dropped += tail.dropped;
+        if let Some(damage) = tail.damage {
+            losses.push(format!(
+                "record {} of the log is damaged; it and {} whole records behind it were not learnt and are set aside as {}",
+                damage.record,
+                damage.behind,
+                file_name(&damage.aside)
+            ));
+        }
         current = Some(tail.log);
     }
     replayer.flush();
-    let Replayer { session, extra, records, .. } = replayer;
+    let Replayer { session, mut extra, records, .. } = replayer;
+    if !losses.is_empty() {
+        // Samples that were lost had ids, which are given out again: a new generation tells the two apart. It begins
+        // with a base of its own, and what was lost is on the disk before that.
+        let number = current.as_ref().map_or(start, Log::next);
+        folder.note_damage(&losses.join("; "))?;
+        extra = Extra { generation: extra.generation + 1, ..Extra::default() };
+        current = Some(folder.create_log(number)?);
+        folder.write_base(session.state(), number, session.learning(), extra)?;
+        folder.remove_others(number)?;
+    }
+    let damage = folder.damage()?;
     let log = match current {
         Some(log) => log,
         None => {
@@ -69,7 +96,11 @@ pub fn recover(folder: &Folder, head: Head, config: &Config) -> Result<Recovered
             Log::create(&path, start).map_err(|e| io_error("creating", &path, e))?
         }
     };
-    Ok(Recovered { session, extra, log, records, dropped })
+    Ok(Recovered { session, extra, log, records, dropped, damage })
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 /// Feeds records to a session, samples in blocks where the method allows it.

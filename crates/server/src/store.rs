@@ -5,6 +5,8 @@
 //!                           head.safetensors        the head
 //!                           base-<n>.safetensors    the state before record n of the log
 //!                           log-<n>.wal             records from n on
+//!                           log-<n>.damaged-<m>     what a damaged segment held from record m on
+//!                           damage.txt              what was lost, until it is acknowledged
 //!                           snapshots/<label>.safetensors
 //! ```
 
@@ -21,6 +23,9 @@ use crate::log::{Log, sync_folder};
 use crate::settings::Durability;
 
 const FORMAT: &str = "ultta-stream-1";
+
+/// The note of what was lost.
+const DAMAGE: &str = "damage.txt";
 
 /// What `stream.json` says.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -147,6 +152,48 @@ impl Folder {
             }
         }
         Ok(removed)
+    }
+
+    /// Removes every base and segment but those of this number.
+    pub fn remove_others(&self, base: u64) -> Result<()> {
+        for (prefix, suffix) in [("log-", ".wal"), ("base-", ".safetensors")] {
+            for number in self.numbers(prefix, suffix)?.into_iter().filter(|&n| n != base) {
+                let path = self.path.join(format!("{prefix}{number:020}{suffix}"));
+                fs::remove_file(&path).map_err(|e| io_error("removing", &path, e))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps a note of what was lost, until it is acknowledged. An earlier note stays beside it.
+    pub fn note_damage(&self, text: &str) -> Result<()> {
+        let notes = match self.damage()? {
+            Some(earlier) if !earlier.contains(text) => format!("{earlier}; {text}"),
+            Some(earlier) => earlier,
+            None => text.to_string(),
+        };
+        let path = self.path.join(DAMAGE);
+        write_atomically(&path, notes.as_bytes())?;
+        sync_folder(&path).map_err(|e| io_error("syncing", &path, e))
+    }
+
+    /// What was lost and is not acknowledged yet.
+    pub fn damage(&self) -> Result<Option<String>> {
+        let path = self.path.join(DAMAGE);
+        match fs::read(&path) {
+            Ok(text) => Ok(Some(String::from_utf8_lossy(&text).into_owned())),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(io_error("opening", &path, e)),
+        }
+    }
+
+    /// Removes the note of what was lost. What was set aside stays.
+    pub fn acknowledge_damage(&self) -> Result<()> {
+        let path = self.path.join(DAMAGE);
+        match fs::remove_file(&path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(io_error("removing", &path, e)),
+            _ => sync_folder(&path).map_err(|e| io_error("syncing", &path, e)),
+        }
     }
 
     /// Names and sizes of the snapshots, oldest name first.

@@ -203,6 +203,12 @@ impl Stream {
         self.status().degraded
     }
 
+    /// What is wrong with the stream, if anything is: it cannot learn, or something was lost on its disk.
+    pub fn trouble(&self) -> Option<String> {
+        let status = self.status();
+        status.degraded.or(status.damage)
+    }
+
     /// Number of requests that wait.
     pub fn waiting(&self) -> usize {
         self.queue.max_capacity() - self.queue.capacity()

@@ -42,6 +42,15 @@ impl Owner {
         self.load(&merged, "merged", text)
     }
 
+    /// Takes note that someone knows what was lost on the disk.
+    pub fn acknowledge_damage(&mut self) -> Result<(), Problem> {
+        self.parts.folder.acknowledge_damage()?;
+        if let Some(damage) = self.damage.take() {
+            self.announce("acknowledged", &damage);
+        }
+        Ok(())
+    }
+
     /// Number of samples seen.
     pub fn seen(&self) -> u64 {
         self.session.next_id()

@@ -63,6 +63,8 @@ pub struct Owner {
     parts: Parts,
     session: Session,
     extra: Extra,
+    /// What was lost on the disk, until someone acknowledges it.
+    damage: Option<String>,
     board: Arc<Board>,
     keeper: Keeper,
     disk: Disk,
@@ -94,11 +96,12 @@ struct Agreement {
 impl Owner {
     /// Takes over what was found on the disk.
     pub fn new(parts: Parts, recovered: Recovered) -> (Self, Arc<Board>) {
-        let Recovered { session, extra, log, .. } = recovered;
+        let Recovered { session, extra, log, damage, .. } = recovered;
         let status = Status {
             learning: session.learning(),
             generation: extra.generation,
             degraded: None,
+            damage: damage.clone(),
             log_next: log.next(),
             log_bytes: log.bytes(),
             health: session.health(),
@@ -112,6 +115,7 @@ impl Owner {
             stamps_times: session.config().method.uses_times(),
             session,
             extra,
+            damage,
             board: board.clone(),
             keeper,
             disk: Disk::new(log),
@@ -218,6 +222,7 @@ impl Owner {
             learning: self.session.learning(),
             generation: self.extra.generation,
             degraded: self.disk.refusal().map(str::to_string),
+            damage: self.damage.clone(),
             log_next: self.disk.log().next(),
             log_bytes: self.disk.log().bytes(),
             health,

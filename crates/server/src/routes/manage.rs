@@ -26,6 +26,7 @@ pub fn router() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(reset))
         .routes(routes!(freeze))
         .routes(routes!(unfreeze))
+        .routes(routes!(acknowledge))
         .routes(routes!(snapshots, snapshot))
         .routes(routes!(remove_snapshot))
         .routes(routes!(rollback))
@@ -150,6 +151,21 @@ async fn unfreeze(
 ) -> Result<Json<StreamView>, Problem> {
     let stream = app.streams.get(&name)?;
     stream.control(|owner| owner.set_learning(true)).await?;
+    Ok(Json(view(&stream)))
+}
+
+/// Acknowledge what was lost on the disk
+///
+/// A damaged log costs what lies behind the damage: it is set aside, a new generation of sample ids begins, and the
+/// stream's `damage` says so until this call.
+#[utoipa::path(post, path = "/v1/streams/{stream}/acknowledge", tag = "streams", params(("stream" = String, Path, example = "default")),
+    responses((status = 200, description = "The stream", body = StreamView), Refusals), security((), ("token" = [])))]
+async fn acknowledge(
+    State(app): State<Arc<App>>,
+    Named(name): Named<String>,
+) -> Result<Json<StreamView>, Problem> {
+    let stream = app.streams.get(&name)?;
+    stream.control(|owner| owner.acknowledge_damage()).await?;
     Ok(Json(view(&stream)))
 }
 

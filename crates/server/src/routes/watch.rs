@@ -29,7 +29,7 @@ pub fn router() -> OpenApiRouter<Arc<App>> {
 fn health(app: &App) -> HealthView {
     let mut degraded = app.streams.damaged();
     let streams = app.streams.all();
-    degraded.extend(streams.iter().filter_map(|stream| Some((stream.name.clone(), stream.degraded()?))));
+    degraded.extend(streams.iter().filter_map(|stream| Some((stream.name.clone(), stream.trouble()?))));
     let status = if degraded.is_empty() { "ok" } else { "degraded" };
     HealthView { status, degraded, version: VERSION }
 }
@@ -37,7 +37,7 @@ fn health(app: &App) -> HealthView {
 /// Whether the server lives
 ///
 /// `degraded` names streams whose disk does not take the log: they answer and learn nothing until it does again;
-/// and streams that could not be opened.
+/// streams that lost something on their disk, until that is acknowledged; and streams that could not be opened.
 #[utoipa::path(get, path = "/healthz", tag = "watch", responses((status = 200, description = "It lives", body = HealthView), Refusals))]
 async fn healthz(State(app): State<Arc<App>>) -> Json<HealthView> {
     Json(health(&app))

@@ -200,3 +200,55 @@ fn a_body_that_nobody_needs_does_not_end_the_connection() {
     }
     service.stop();
 }
+
+/// Damage in the middle of a log is seen everywhere until it is acknowledged, and no id means two samples.
+#[test]
+fn a_flipped_byte_in_the_middle_of_a_log_is_told_and_begins_a_new_generation() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = Service::with_default(folder.path(), "ul-tta");
+    let features = rows(100);
+    for start in (0..100).step_by(10) {
+        service.classify(&features.slice(start..start + 10));
+    }
+    let left = crate::durability::crash(folder.path());
+    service.stop();
+    let stream = left.path().join("streams/default");
+    let log = stream.join(format!("log-{:020}.wal", 0));
+    let mut bytes = fs::read(&log).unwrap();
+    let middle = bytes.len() * 45 / 100;
+    bytes[middle] ^= 1;
+    fs::write(&log, &bytes).unwrap();
+    let mut expected = session("ul-tta");
+    for start in (0..40).step_by(10) {
+        expected.step(&features.slice(start..start + 10)).unwrap();
+    }
+    let mut folders = vec![left];
+    for restart in 0..2 {
+        let service = Service::start(config(folders[restart].path()));
+        let (_, view) = service.get("/v1/streams/default");
+        let damage = view["status"]["damage"].as_str().expect("damage").to_string();
+        assert!(damage.contains("record 4") && damage.contains("5 whole records behind it"), "{damage}");
+        assert_eq!(view["status"]["generation"], 1, "restart {restart}");
+        assert_eq!(service.get("/healthz").1["degraded"]["default"], damage.as_str());
+        let metrics = String::from_utf8(service.get_bytes("/metrics").1).unwrap();
+        assert!(metrics.contains("ultta_damaged{stream=\"default\"} 1"), "{metrics}");
+        assert_eq!(service.state("default"), expected.state().to_bytes().unwrap(), "restart {restart}");
+        let old = json!({"labels": [{"id": 50, "label": 1}], "generation": 0});
+        assert_eq!(service.post("/v1/streams/default/feedback", &old).0, 409, "a label of a lost sample");
+        let answer = service.classify(&features.slice(0..10));
+        expected.step(&features.slice(0..10)).unwrap();
+        assert_eq!(answer["generation"], 1);
+        folders.push(crate::durability::crash(folders[restart].path()));
+        service.stop();
+    }
+    let aside = folders[2].path().join("streams/default").join(format!("log-{:020}.damaged-4", 0));
+    assert!(bytes.ends_with(&fs::read(aside).unwrap()), "what was lost is kept");
+    let service = Service::start(config(folders[2].path()));
+    assert_eq!(service.post("/v1/streams/default/acknowledge", &json!({})).0, 200);
+    assert_eq!(service.get("/healthz").1["status"], "ok");
+    let last = crate::durability::crash(folders[2].path());
+    service.stop();
+    let service = Service::start(config(last.path()));
+    assert_eq!(service.get("/healthz").1["status"], "ok");
+    service.stop();
+}
