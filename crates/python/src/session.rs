@@ -129,8 +129,8 @@ impl Session {
             normalize,
             keep_scores,
         };
-        let step =
-            self.using(py, |session| block.work(session, bar.as_ref(), |session, input| session.step(input)));
+        let step = self
+            .using(py, |session| block.work(session, bar.as_ref(), |session, input| session.step(*input)));
         if let Some(bar) = bar {
             bar.close(py)?;
         }
@@ -160,7 +160,7 @@ impl Session {
             keep_scores: true,
         };
         let step =
-            self.using(py, |session| block.work(session, None, |session, input| session.predict(input)))?;
+            self.using(py, |session| block.work(session, None, |session, input| session.predict(*input)))?;
         Ok(Step::new(step, self.head.clone(), true))
     }
 
