@@ -1,7 +1,7 @@
 //! [`Session`]: the single door. What happens to a block of rows, from first to last:
 //!
 //! 1. [`Input::check`](crate::Input): sizes fit and numbers are finite. After this nothing can fail.
-//! 2. [`Blocks`]: the frozen head scores the rows.
+//! 2. `Blocks`: the frozen head scores the rows.
 //! 3. Known? Rows that fit no class are marked `unknown` and do not teach ([`crate::unknown`]).
 //! 4. [`Adapter::step`]: the method answers, gates, accumulates and updates.
 //! 5. [`Guard`]: notes the answers; if they collapse, the method returns to its last healthy state.

@@ -85,7 +85,7 @@ impl Default for UlTtaConfig {
 }
 
 impl<'de> Deserialize<'de> for UlTtaConfig {
-    /// Reads `preset` first. The error has no line: [`check_file`] finds mistakes in a file before.
+    /// Reads `preset` first. The error has no line: `check_file` finds mistakes in a file before.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         fn read<T: DeserializeOwned, E: serde::de::Error>(table: Table) -> Result<T, E> {
             table.try_into().map_err(|e: toml::de::Error| E::custom(e.message()))

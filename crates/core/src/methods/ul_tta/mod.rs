@@ -13,7 +13,7 @@
 //! | scale, trust, τ_cal | one-dimensional fits over remembered samples | `fits.rs`, `../recent/` |
 //! | all of it in a file | what is saved, and what of it two sessions may add | `saved.rs` |
 //!
-//! A sample is answered first and teaches after ([`UlTta::answer`], [`UlTta::learn`]). Every sample teaches the prior;
+//! A sample is answered first and teaches after (`UlTta::answer`, `UlTta::learn`). Every sample teaches the prior;
 //! samples that the gate admits teach the evidence. What was learnt of the prior counts from the next sample on; the
 //! evidence and the fits enter the answers at an update, every so many samples.
 //!
