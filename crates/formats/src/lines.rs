@@ -59,7 +59,7 @@ impl serde::de::Visitor<'_> for IdVisitor {
     type Value = Id;
 
     fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("a whole number or a string")
+        f.write_str("a whole number of at least 0, or a string")
     }
 
     fn visit_u64<E>(self, number: u64) -> Result<Id, E> {
@@ -124,7 +124,7 @@ mod tests {
             ("[1, 2", "EOF"),
             (r#"{"id": 1}"#, "features"),
             (r#"{"feature": [1]}"#, "feature"),
-            (r#"{"features": [1], "id": -1}"#, "Id"),
+            (r#"{"features": [1], "id": -1}"#, "whole number of at least 0"),
             ("\u{7f}", "expected an array"),
             ("[1e39, 0]", "out of range"),
         ] {

@@ -485,7 +485,7 @@ fn a_full_disk_leaves_the_old_file() {
     let output = Command::new("sh")
         .args([
             "-c",
-            "trap '' XFSZ; ulimit -f 64; exec \"$0\" --exact a_full_disk_leaves_the_old_file --nocapture",
+            "trap '' XFSZ; ulimit -f 64; exec \"$0\" --exact state_files::a_full_disk_leaves_the_old_file --nocapture",
         ])
         .arg(std::env::current_exe().unwrap())
         .env("ULTTA_TEST_FULL_DISK", &path)
@@ -657,7 +657,7 @@ fn a_head_file_must_hold_a_head() {
     assert!(reason(vec![2, 2], &[classes]).contains("no `logit_scale`"));
     assert!(reason(vec![2, 2], &[("classes", "a, b"), scale]).contains("JSON list"));
     assert!(reason(vec![2, 2], &[classes, ("logit_scale", "high")]).contains("expected a number"));
-    assert!(reason(vec![2, 2], &[classes, ("logit_scale", "-1")]).contains("positive"));
+    assert!(reason(vec![2, 2], &[classes, ("logit_scale", "-1")]).contains("logit scale"));
     assert!(reason(vec![2, 2], &[("classes", r#"["a","b","c"]"#), scale]).contains("class names"));
     let features = unit_rows(2, 3, 1);
     let folder = tempfile::tempdir().unwrap();
