@@ -88,7 +88,9 @@ impl<'de> Deserialize<'de> for UlTtaConfig {
     /// Reads `preset` first. The error has no line: `check_file` finds mistakes in a file before.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         fn read<T: DeserializeOwned, E: serde::de::Error>(table: Table) -> Result<T, E> {
-            table.try_into().map_err(|e: toml::de::Error| E::custom(e.message()))
+            table
+                .try_into()
+                .map_err(|e: toml::de::Error| E::custom(e.to_string().trim_end().replace('\n', ", ")))
         }
         let table = Table::deserialize(deserializer)?;
         match preset_of(&table).map_err(D::Error::custom)? {
