@@ -123,7 +123,7 @@ impl Chore {
             }
             Chore::Base { state, number, learning, extra } => {
                 let written = folder.write_base(state, number, learning, extra);
-                match written.and_then(|()| folder.compact(number)) {
+                match written.and_then(|()| folder.compact()) {
                     Ok(_) => tracing::debug!(stream, number, "log compacted"),
                     // The log goes on growing, and nothing is lost; the next rotation tries again.
                     Err(e) => tracing::warn!(stream, error = %e, "the log could not be compacted"),

@@ -23,6 +23,7 @@ mod job;
 mod keeper;
 mod listen;
 mod log;
+mod manifest;
 mod metrics;
 mod owner;
 mod picture;

@@ -1,8 +1,9 @@
 //! The write-ahead log of one stream: every observed sample and every label, in order, before they teach.
 //!
-//! A segment file `log-<first>.wal` begins with eight bytes of magic and version. A record is framed by its length
-//! and CRC-32 (u32 each, little-endian); its payload begins with its number. A frame that is cut short or broken
-//! ends the log: what follows was never acknowledged under `sync`, or lies within the last interval.
+//! A segment file `log-<first>.wal` begins with eight bytes of magic and version. A record is framed by its length, the
+//! CRC-32 of its payload and the CRC-32 of these two (u32 each, little-endian); its payload begins with its number. A
+//! record that the file ends in is a write that was cut short: it was never acknowledged under `sync`, or lies within
+//! the last interval. Its length has a checksum of its own, so that a damaged length is not taken for that.
 //!
 //! Features were scaled before they were logged. A record whose checksum is right gives them back bit for bit; they
 //! are neither scaled nor checked again.
@@ -17,9 +18,11 @@ use ultta::Features;
 use crate::samples::{Samples, Views};
 
 /// How a segment begins: a name and the version of the format.
-const MAGIC: &[u8; 8] = b"ULTTAW\x00\x01";
-/// Bytes in front of a record: its length and its checksum.
-const FRAME: usize = 8;
+const MAGIC: &[u8; 8] = b"ULTTAW\x00\x02";
+/// Bytes of a segment without a record.
+pub const EMPTY: u64 = MAGIC.len() as u64;
+/// Bytes in front of a record: its length, its checksum, the checksum of these.
+const FRAME: usize = 12;
 /// Kinds of records.
 const SAMPLES: u8 = 1;
 const FEEDBACK: u8 = 2;
@@ -49,7 +52,8 @@ pub struct Log {
     file: Arc<File>,
     /// Where the next frame goes: the end of the last whole one.
     end: u64,
-    /// Number of the next record.
+    /// Number of the first record, and of the next one.
+    first: u64,
     next: u64,
     buffer: Vec<u8>,
 }
@@ -68,7 +72,12 @@ impl Log {
             Ok(file)
         };
         let file = make().inspect_err(|_| drop(std::fs::remove_file(&aside)))?;
-        Ok(Self { file: Arc::new(file), end: MAGIC.len() as u64, next: first, buffer: Vec::new() })
+        Ok(Self { file: Arc::new(file), end: EMPTY, first, next: first, buffer: Vec::new() })
+    }
+
+    /// Number of the first record.
+    pub fn first(&self) -> u64 {
+        self.first
     }
 
     /// Number of the next record.
@@ -116,6 +125,8 @@ impl Log {
         };
         self.buffer[start..start + 4].copy_from_slice(&length.to_le_bytes());
         self.buffer[start + 4..start + 8].copy_from_slice(&crc.to_le_bytes());
+        let own = crc32fast::hash(&self.buffer[start..start + 8]);
+        self.buffer[start + 8..start + FRAME].copy_from_slice(&own.to_le_bytes());
         self.next += 1;
     }
 
@@ -188,62 +199,60 @@ pub struct Damage {
     pub aside: PathBuf,
 }
 
-/// Whether a segment was begun: without its magic nothing was acknowledged into it.
-pub fn is_segment(path: &Path) -> bool {
-    let mut magic = [0; MAGIC.len()];
-    File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok() && magic == *MAGIC
-}
-
-/// Reads a segment record by record and opens it for appending. A broken tail is cut off; it is kept beside the
-/// segment as `.torn`.
+/// Reads a segment record by record and opens it for appending. A record that the file ends in is cut off; it is kept
+/// beside the segment as `.torn`.
 pub fn replay(path: &Path, first: u64, mut record: impl FnMut(Record)) -> io::Result<Tail> {
     let mut file = File::options().read(true).write(true).open(path)?;
     let length = file.metadata()?.len();
-    let mut magic = [0; MAGIC.len()];
+    let (mut end, mut next) = (0, first);
     let mut reader = io::BufReader::with_capacity(1 << 20, &file);
-    let whole = reader.read_exact(&mut magic).is_ok() && magic == *MAGIC;
-    if !whole {
-        // A segment is created before anything is acknowledged into it.
-        drop(reader);
-        keep_torn(path, &mut file, 0)?;
-        return Ok(Tail { log: Log::create(path, first)?, dropped: length, damage: None });
-    }
-    let (mut end, mut next) = (MAGIC.len() as u64, first);
-    let mut payload = Vec::new();
-    loop {
-        let mut frame = [0; FRAME];
-        if reader.read_exact(&mut frame).is_err() {
-            break;
+    let mut magic = [0; MAGIC.len()];
+    if reader.read_exact(&mut magic).is_ok() && magic == *MAGIC {
+        end = EMPTY;
+        while let Some((parsed, bytes)) = read_record(&mut reader, next, length - end) {
+            record(parsed);
+            end += bytes;
+            next += 1;
         }
-        let size = u32::from_le_bytes([frame[0], frame[1], frame[2], frame[3]]);
-        let crc = u32::from_le_bytes([frame[4], frame[5], frame[6], frame[7]]);
-        if u64::from(size) > length - end {
-            break;
-        }
-        payload.resize(size as usize, 0);
-        if reader.read_exact(&mut payload).is_err() || crc32fast::hash(&payload) != crc {
-            break;
-        }
-        let Some(parsed) = parse(&payload, next) else { break };
-        record(parsed);
-        end += FRAME as u64 + u64::from(size);
-        next += 1;
     }
     drop(reader);
     let dropped = length - end;
     let mut damage = None;
     if let Some(behind) = damage_behind(&mut file, end, next)? {
         let aside = path.with_extension(format!("damaged-{next}"));
-        file.seek(SeekFrom::Start(end))?;
-        io::copy(&mut file, &mut File::create(&aside)?)?;
+        copy_from(&mut file, end, &aside)?;
         damage = Some(Damage { record: next, behind, aside });
     } else if dropped > 0 {
-        keep_torn(path, &mut file, end)?;
+        // Without room for it, the tail is not kept: it holds nothing that was acknowledged.
+        let _ = copy_from(&mut file, end, &path.with_extension("torn"));
         file.set_len(end)?;
         file.sync_all()?;
     }
     file.seek(SeekFrom::Start(end))?;
-    Ok(Tail { log: Log { file: Arc::new(file), end, next, buffer: Vec::new() }, dropped, damage })
+    Ok(Tail { log: Log { file: Arc::new(file), end, first, next, buffer: Vec::new() }, dropped, damage })
+}
+
+/// The next record and its bytes, frame included; `None` if what follows is no whole record.
+fn read_record(reader: &mut impl Read, number: u64, left: u64) -> Option<(Record, u64)> {
+    let mut frame = [0; FRAME];
+    reader.read_exact(&mut frame).ok()?;
+    let (size, crc) = parse_frame(&frame)?;
+    if size as u64 > left {
+        return None;
+    }
+    let mut payload = vec![0; size];
+    reader.read_exact(&mut payload).ok()?;
+    if crc32fast::hash(&payload) != crc {
+        return None;
+    }
+    Some((parse(&payload, number)?, (FRAME + size) as u64))
+}
+
+/// Length and checksum of a payload; `None` if the frame is none.
+fn parse_frame(frame: &[u8]) -> Option<(usize, u32)> {
+    let mut bytes = Bytes(frame);
+    let (size, crc, own) = (bytes.u32()?, bytes.u32()?, bytes.u32()?);
+    (crc32fast::hash(&frame[..8]) == own).then_some((size as usize, crc))
 }
 
 /// How many whole records lie behind a record that is not whole; `None` if what is there can be the write that was
@@ -252,30 +261,48 @@ fn damage_behind(file: &mut File, from: u64, next: u64) -> io::Result<Option<u64
     let mut rest = Vec::new();
     file.seek(SeekFrom::Start(from))?;
     file.read_to_end(&mut rest)?;
-    let whole = |at: usize| -> Option<usize> {
-        let mut bytes = Bytes(&rest[at..]);
-        let (size, crc) = (bytes.u32()? as usize, bytes.u32()?);
-        let payload = bytes.take(size)?;
-        let number = u64::from_le_bytes(payload.get(..8)?.try_into().ok()?);
-        let plausible = number.checked_sub(next).is_some_and(|ahead| ahead <= rest.len() as u64);
-        (plausible && crc32fast::hash(payload) == crc).then_some(FRAME + size)
-    };
-    let (mut at, mut behind) = (0, 0);
-    while at < rest.len() {
-        let length = whole(at);
-        behind += u64::from(length.is_some());
-        at += length.unwrap_or(1);
-    }
-    let unfinished = Bytes(&rest).u32().is_none_or(|size| rest.len() < FRAME + size as usize);
-    let harmless = behind == 0 && (unfinished || rest.iter().all(|&byte| byte == 0));
+    let behind = whole_records(&rest, next);
+    let cut = rest.len() < FRAME || parse_frame(&rest).is_some_and(|(size, _)| rest.len() < FRAME + size);
+    let zeros = rest.iter().all(|&byte| byte == 0);
+    // A segment is whole up to its magic before it is listed.
+    let harmless = from > 0 && behind == 0 && (cut || zeros);
     Ok((!harmless).then_some(behind))
 }
 
-fn keep_torn(path: &Path, file: &mut File, from: u64) -> io::Result<()> {
+/// Number of whole records among bytes, from a record's number on.
+fn whole_records(bytes: &[u8], next: u64) -> u64 {
+    let whole = |at: usize| -> Option<usize> {
+        let (size, crc) = parse_frame(bytes.get(at..at + FRAME)?)?;
+        let payload = bytes.get(at + FRAME..at + FRAME + size)?;
+        let number = u64::from_le_bytes(payload.get(..8)?.try_into().ok()?);
+        (number >= next && crc32fast::hash(payload) == crc).then_some(FRAME + size)
+    };
+    let (mut at, mut records) = (0, 0);
+    while at < bytes.len() {
+        let length = whole(at);
+        records += u64::from(length.is_some());
+        at += length.unwrap_or(1);
+    }
+    records
+}
+
+/// Copies a segment that cannot be replayed. Gives the number of its whole records.
+pub fn set_aside(path: &Path, aside: &Path, first: u64) -> io::Result<u64> {
+    let mut file = File::open(path)?;
+    copy_from(&mut file, 0, aside)?;
+    let mut bytes = Vec::new();
+    file.seek(SeekFrom::Start(0))?;
+    file.read_to_end(&mut bytes)?;
+    Ok(whole_records(&bytes, first))
+}
+
+/// Copies a file from a place on; the copy is on the disk when this returns.
+fn copy_from(file: &mut File, from: u64, to: &Path) -> io::Result<()> {
     file.seek(SeekFrom::Start(from))?;
-    // Without room for it, the tail is not kept: it holds nothing that was acknowledged.
-    let _ = File::create(path.with_extension("torn")).and_then(|mut aside| io::copy(file, &mut aside));
-    Ok(())
+    let mut copy = File::create(to)?;
+    io::copy(file, &mut copy)?;
+    copy.sync_all()?;
+    sync_folder(to)
 }
 
 fn put_samples(out: &mut Vec<u8>, samples: &Samples) {
@@ -451,7 +478,7 @@ mod tests {
         let path = folder.path().join("log-0.wal");
         let ends = write(&path, 0);
         let bytes = std::fs::read(&path).unwrap();
-        for cut in 0..=bytes.len() {
+        for cut in MAGIC.len()..=bytes.len() {
             std::fs::write(&path, &bytes[..cut]).unwrap();
             let whole = ends.iter().filter(|&&end| end <= cut as u64).count().saturating_sub(1);
             let (found, mut tail) = read(&path, 0);
@@ -461,6 +488,24 @@ mod tests {
             let (again, tail) = read(&path, 0);
             assert_eq!(again.len(), whole + 1, "cut at {cut}");
             assert_eq!(tail.dropped, 0);
+        }
+    }
+
+    #[test]
+    fn a_segment_without_its_beginning_is_damaged() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log-0.wal");
+        write(&path, 0);
+        let bytes = std::fs::read(&path).unwrap();
+        for cut in 0..MAGIC.len() {
+            std::fs::write(&path, &bytes[..cut]).unwrap();
+            assert_eq!(read(&path, 0).1.damage.expect("damage").behind, 0, "cut at {cut}");
+        }
+        for at in 0..MAGIC.len() {
+            let mut broken = bytes.clone();
+            broken[at] ^= 1;
+            std::fs::write(&path, &broken).unwrap();
+            assert_eq!(read(&path, 0).1.damage.expect("damage").behind, 4, "flipped at {at}");
         }
     }
 
@@ -478,19 +523,11 @@ mod tests {
             let (found, tail) = read(&path, 0);
             assert_eq!(found, records()[..whole], "flipped at {at}");
             assert!(tail.dropped > 0);
-            // Only the last record may be taken for an unfinished write: by a length that goes beyond the file.
-            match tail.damage {
-                Some(damage) => {
-                    assert_eq!(
-                        (damage.record, damage.behind),
-                        (whole as u64, 3 - whole as u64),
-                        "flipped at {at}"
-                    );
-                    assert_eq!(std::fs::metadata(damage.aside).unwrap().len(), tail.dropped);
-                    assert_eq!(std::fs::read(&path).unwrap(), broken, "nothing is cut off");
-                }
-                None => assert!(whole == 3 && path.with_extension("torn").exists(), "flipped at {at}"),
-            }
+            let damage = tail.damage.expect("damage");
+            let lost = (damage.record, damage.behind);
+            assert_eq!(lost, (whole as u64, 3 - whole as u64), "flipped at {at}");
+            assert_eq!(std::fs::metadata(damage.aside).unwrap().len(), tail.dropped);
+            assert_eq!(std::fs::read(&path).unwrap(), broken, "nothing is cut off");
         }
     }
 }

@@ -25,42 +25,37 @@ pub struct Recovered {
     pub damage: Option<String>,
 }
 
-/// The session as it was: the latest base, and every record of the log behind it.
+/// The session as it was: the listed base, and every record of the listed segments behind it.
 pub fn recover(folder: &Folder, head: Head, config: &Config) -> Result<Recovered> {
-    let (bases, logs) = (folder.numbers("base-", ".safetensors")?, folder.numbers("log-", ".wal")?);
     let mut session = Session::new(head, config)?;
     let mut extra = Extra::default();
-    let start = bases.last().copied().unwrap_or(0);
-    if let Some(&number) = bases.last() {
-        let path = folder.base_path(number);
-        let state = State::load(&path)?;
-        session.load(&state).map_err(|e| Error::Format { reason: e.to_string(), path })?;
+    if let Some(state) = folder.base()? {
+        session
+            .load(&state)
+            .map_err(|e| Error::Format { reason: e.to_string(), path: folder.path().into() })?;
         session.set_learning(note(&state, "learning") != Some("false"));
         extra.generation = note(&state, "generation").and_then(|v| v.parse().ok()).unwrap_or(0);
         let latest = note(&state, "latest").and_then(|v| v.parse().ok().map(f64::from_bits));
         extra.arrivals.latest = latest.unwrap_or(f64::MIN);
     }
+    let logs = folder.manifest().logs.clone();
     let mut replayer = Replayer { session, extra, pending: None, records: 0 };
     let (mut current, mut dropped): (Option<Log>, u64) = (None, 0);
-    let mut losses: Vec<String> = Vec::new();
-    for &first in logs.iter().filter(|&&first| first >= start) {
+    let (mut losses, mut beyond): (Vec<String>, u64) = (Vec::new(), 0);
+    for &first in &logs {
         let path = folder.log_path(first);
-        let expected = current.as_ref().map_or(start, Log::next);
-        if current.is_some() && !log::is_segment(&path) {
-            // A full disk, or the end, came before it was begun: the one before it goes on.
-            dropped += fs::metadata(&path).map_or(0, |m| m.len());
-            fs::remove_file(&path).map_err(|e| io_error("removing", &path, e))?;
-            continue;
-        }
+        let expected = current.as_ref().map_or(first, Log::next);
         if first != expected || !losses.is_empty() {
             // Records in between are missing: what follows them cannot be learnt in order.
             dropped += fs::metadata(&path).map_or(0, |m| m.len());
             let aside = path.with_extension("torn");
-            fs::copy(&path, &aside).map_err(|e| io_error("setting aside", &path, e))?;
+            let behind =
+                log::set_aside(&path, &aside, first).map_err(|e| io_error("setting aside", &path, e))?;
             losses.push(format!(
-                "the log from record {first} on does not follow record {expected} and is set aside as {}",
+                "the log from record {first} on, {behind} whole records, does not follow record {expected} and is set aside as {}",
                 file_name(&aside)
             ));
+            beyond = first + behind;
             continue;
         }
         let tail = log::replay(&path, first, |record| replayer.take(record))
@@ -73,29 +68,26 @@ pub fn recover(folder: &Folder, head: Head, config: &Config) -> Result<Recovered
                 damage.behind,
                 file_name(&damage.aside)
             ));
+            beyond = damage.record + damage.behind;
         }
         current = Some(tail.log);
     }
     replayer.flush();
     let Replayer { session, mut extra, records, .. } = replayer;
+    let Some(mut log) = current else {
+        return Err(Error::Format { reason: "no log is listed".into(), path: folder.path().into() });
+    };
     if !losses.is_empty() {
         // Samples that were lost had ids, which are given out again: a new generation tells the two apart. It begins
-        // with a base of its own, and what was lost is on the disk before that.
-        let number = current.as_ref().map_or(start, Log::next);
+        // with a base of its own behind all that was lost, and what was lost is on the disk before that.
+        let number = beyond.max(log.next()) + 1;
         folder.note_damage(&losses.join("; "))?;
         extra = Extra { generation: extra.generation + 1, ..Extra::default() };
-        current = Some(folder.create_log(number)?);
+        log = folder.create_log(number)?;
         folder.write_base(session.state(), number, session.learning(), extra)?;
-        folder.remove_others(number)?;
+        folder.compact()?;
     }
     let damage = folder.damage()?;
-    let log = match current {
-        Some(log) => log,
-        None => {
-            let path = folder.log_path(start);
-            Log::create(&path, start).map_err(|e| io_error("creating", &path, e))?
-        }
-    };
     Ok(Recovered { session, extra, log, records, dropped, damage })
 }
 

@@ -1,9 +1,10 @@
 //! A stream's folder: its head, its settings, the state it starts from, its log, its snapshots.
 //!
 //! ```text
-//! <data_dir>/streams/<name>/stream.json             settings
+//! <data_dir>/streams/<name>/manifest.json           which of the files below belong to the stream
+//!                           stream.json             settings
 //!                           head.safetensors        the head
-//!                           base-<n>.safetensors    the state before record n of the log
+//!                           base-<n>-<digest>.safetensors  the state before record n of the log
 //!                           log-<n>.wal             records from n on
 //!                           log-<n>.damaged-<m>     what a damaged segment held from record m on
 //!                           damage.txt              what was lost, until it is acknowledged
@@ -13,19 +14,24 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use ultta::{Config, Error, Head, Result, State};
-use ultta_formats::write_atomically;
+use ultta_formats::{map_file, write_atomically};
 
 use crate::clock::Arrivals;
-use crate::log::{Log, sync_folder};
+use crate::log::{self, Log, sync_folder};
+use crate::manifest::{Base, Manifest, sha256};
 use crate::settings::Durability;
 
-const FORMAT: &str = "ultta-stream-1";
+const FORMAT: &str = "ultta-stream-2";
 
 /// The note of what was lost.
 const DAMAGE: &str = "damage.txt";
+
+/// In the metadata of a snapshot: the SHA-256 of the file without this entry.
+const SEAL: &str = "server.sha256";
 
 /// What `stream.json` says.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -50,74 +56,123 @@ pub struct Extra {
     pub arrivals: Arrivals,
 }
 
-/// The folder of one stream.
+/// The folder of one stream. Clones are the same folder.
 #[derive(Clone, Debug)]
 pub struct Folder {
     path: PathBuf,
+    manifest: Arc<Mutex<Manifest>>,
 }
 
 impl Folder {
-    pub fn new(path: PathBuf) -> Self {
-        Self { path }
-    }
-
     /// Makes the folder of a new stream: whole, or not at all. It may start from a state, learning or not.
-    pub fn create(
-        path: &Path,
-        head: &Head,
-        config: &Config,
-        meta: &Meta,
-        start: Option<&(State, bool)>,
-    ) -> Result<Self> {
+    pub fn create(path: &Path, head: &Head, meta: &Meta, start: Option<&(State, bool)>) -> Result<()> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let aside = path.with_file_name(format!(".new-{name}"));
         let io_error = |e| io_error("creating", path, e);
         let _ = fs::remove_dir_all(&aside);
         fs::create_dir_all(aside.join("snapshots")).map_err(io_error)?;
-        debug_assert_eq!(meta.config, config.to_toml());
         head.save(aside.join("head.safetensors"))?;
-        let text = serde_json::to_vec_pretty(meta).map_err(|e| io_error(e.into()))?;
-        write_atomically(&aside.join("stream.json"), &text)?;
-        let folder = Self::new(aside.clone());
-        if let Some((state, learning)) = start {
-            folder.write_base(state.clone(), 0, *learning, Extra::default())?;
+        let settings = serde_json::to_vec_pretty(meta).map_err(|e| io_error(e.into()))?;
+        write_atomically(&aside.join("stream.json"), &settings)?;
+        let folder = Self::with(aside.clone(), Manifest::new(head.digest(), &settings));
+        folder.create_log(0)?;
+        match start {
+            Some((state, learning)) => folder.write_base(state.clone(), 0, *learning, Extra::default())?,
+            None => folder.manifest().write(&aside)?,
         }
-        Log::create(&folder.log_path(0), 0).map_err(io_error)?;
         fs::rename(&aside, path).map_err(io_error)?;
-        sync_folder(path).map_err(io_error)?;
-        Ok(Self::new(path.to_owned()))
+        sync_folder(path).map_err(io_error)
     }
 
-    /// Removes the stream for good.
-    pub fn remove(&self) -> Result<()> {
-        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
-        let gone = self.path.with_file_name(format!(".gone-{name}"));
-        let io_error = |e| io_error("removing", &self.path, e);
+    /// Opens the folder of a stream. Every file that is listed must be there, and nothing may have been learnt into a
+    /// segment that is not.
+    pub fn open(path: PathBuf) -> Result<Self> {
+        let manifest = Manifest::read(&path)?;
+        let folder = Self::with(path, manifest.clone());
+        if let Some(base) = &manifest.base {
+            demand(&folder.base_path(base), "a base state")?;
+        }
+        for &first in &manifest.logs {
+            demand(&folder.log_path(first), "a segment of the log")?;
+        }
+        // What lies before the base was replaced by it.
+        let others = folder.numbers("log-", ".wal")?.into_iter().filter(|first| *first > manifest.start());
+        for first in others.filter(|first| !manifest.logs.contains(first)) {
+            let path = folder.log_path(first);
+            if fs::metadata(&path).map_err(|e| io_error("opening", &path, e))?.len() > log::EMPTY {
+                return Err(Error::Format {
+                    reason: "a segment of the log with records in it is not listed in manifest.json".into(),
+                    path,
+                });
+            }
+        }
+        Ok(folder)
+    }
+
+    fn with(path: PathBuf, manifest: Manifest) -> Self {
+        Self { path, manifest: Arc::new(Mutex::new(manifest)) }
+    }
+
+    /// Which files belong to the stream.
+    pub fn manifest(&self) -> MutexGuard<'_, Manifest> {
+        self.manifest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the manifest, on the disk and here.
+    fn list(&self, change: impl FnOnce(&mut Manifest)) -> Result<()> {
+        let mut current = self.manifest();
+        let mut changed = current.clone();
+        change(&mut changed);
+        changed.write(&self.path)?;
+        *current = changed;
+        Ok(())
+    }
+
+    /// Removes a stream for good, whatever its folder holds.
+    pub fn remove(path: &Path) -> Result<()> {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let gone = path.with_file_name(format!(".gone-{name}"));
+        let io_error = |e| io_error("removing", path, e);
         let _ = fs::remove_dir_all(&gone);
-        fs::rename(&self.path, &gone).map_err(io_error)?;
-        sync_folder(&self.path).map_err(io_error)?;
+        fs::rename(path, &gone).map_err(io_error)?;
+        sync_folder(path).map_err(io_error)?;
         fs::remove_dir_all(&gone).map_err(io_error)
     }
 
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     pub fn head(&self) -> Result<Head> {
-        Head::load(self.path.join("head.safetensors"))
+        let path = self.path.join("head.safetensors");
+        demand(&path, "the head")?;
+        let head = Head::load(&path)?;
+        let (expected, got) = (&self.manifest().head, head.digest());
+        if got != expected {
+            let reason = format!("it is another head: expected the one with digest {expected}, got {got}");
+            return Err(Error::Format { reason, path });
+        }
+        Ok(head)
     }
 
     pub fn meta(&self) -> Result<Meta> {
         let path = self.path.join("stream.json");
+        demand(&path, "the stream's settings")?;
         let bytes = fs::read(&path).map_err(|e| io_error("opening", &path, e))?;
-        let meta: Meta = serde_json::from_slice(&bytes).map_err(|e| Error::Format {
-            reason: format!("not a stream's settings: {e}"),
-            path: path.clone(),
-        })?;
+        let broken = |reason| Error::Format { reason, path: path.clone() };
+        let meta: Meta =
+            serde_json::from_slice(&bytes).map_err(|e| broken(format!("not a stream's settings: {e}")))?;
         if meta.format != FORMAT {
-            let reason = format!("format {:?}, this build reads {FORMAT:?}", meta.format);
-            return Err(Error::Format { reason, path });
+            return Err(broken(format!("format {:?}, this build reads {FORMAT:?}", meta.format)));
+        }
+        if sha256(&bytes) != self.manifest().settings {
+            return Err(broken("the stream's settings were changed: their digest is another".into()));
         }
         Ok(meta)
     }
 
-    /// Writes the state before a record; on success what lies before it is of no more use.
+    /// Writes the state before a record and makes it the one that recovery starts from; on success what lies before it
+    /// is of no more use. The segment that begins with the record must be there.
     pub fn write_base(&self, mut state: State, number: u64, learning: bool, extra: Extra) -> Result<()> {
         for (key, value) in [
             ("learning", learning.to_string()),
@@ -126,9 +181,25 @@ impl Folder {
         ] {
             state.metadata.insert(format!("server.{key}"), value);
         }
-        let path = self.base_path(number);
-        state.save(&path)?;
-        sync_folder(&path).map_err(|e| io_error("syncing", &path, e))
+        let bytes = state.to_bytes()?;
+        let sha256 = sha256(&bytes);
+        // Its name has its digest, so that two states before one record never meet in one file.
+        let path = self.base_path(&Base { number, sha256: sha256.clone() });
+        write_atomically(&path, &bytes)?;
+        sync_folder(&path).map_err(|e| io_error("syncing", &path, e))?;
+        self.list(|manifest| manifest.rebase(number, sha256))
+    }
+
+    /// The state that recovery starts from, as it was written.
+    pub fn base(&self) -> Result<Option<State>> {
+        let Some(base) = self.manifest().base.clone() else { return Ok(None) };
+        let path = self.base_path(&base);
+        let bytes = map_file(&path)?;
+        if sha256(&bytes) != base.sha256 {
+            let reason = "the base state was changed: its digest is another".into();
+            return Err(Error::Format { reason, path });
+        }
+        State::from_bytes(&bytes).map(Some).map_err(|e| Error::Format { reason: e.to_string(), path })
     }
 
     /// A new segment of the log.
@@ -137,32 +208,29 @@ impl Folder {
         Log::create(&path, first).map_err(|e| io_error("creating", &path, e))
     }
 
-    /// Removes bases and segments that a later base has replaced. Returns how many.
-    pub fn compact(&self, base: u64) -> Result<usize> {
-        let mut removed = 0;
-        for (prefix, suffix) in [("log-", ".wal"), ("base-", ".safetensors")] {
-            for number in self.numbers(prefix, suffix)?.into_iter().filter(|&n| n < base) {
-                let path = self.path.join(format!("{prefix}{number:020}{suffix}"));
-                match fs::remove_file(&path) {
-                    Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                        return Err(io_error("removing", &path, e));
-                    }
-                    _ => removed += 1,
-                }
-            }
-        }
-        Ok(removed)
+    /// Lists a new segment: from here on it may be written to.
+    pub fn list_log(&self, first: u64) -> Result<()> {
+        self.list(|manifest| manifest.logs.push(first))
     }
 
-    /// Removes every base and segment but those of this number.
-    pub fn remove_others(&self, base: u64) -> Result<()> {
-        for (prefix, suffix) in [("log-", ".wal"), ("base-", ".safetensors")] {
-            for number in self.numbers(prefix, suffix)?.into_iter().filter(|&n| n != base) {
-                let path = self.path.join(format!("{prefix}{number:020}{suffix}"));
-                fs::remove_file(&path).map_err(|e| io_error("removing", &path, e))?;
+    /// Removes bases and segments that the listed base has replaced. Returns how many.
+    pub fn compact(&self) -> Result<usize> {
+        let Some(base) = self.manifest().base.clone() else { return Ok(0) };
+        let (kept, mut replaced) = (self.base_path(&base), Vec::new());
+        for name in self.names()? {
+            if name.starts_with("base-") && name.ends_with(".safetensors") && self.path.join(&name) != kept {
+                replaced.push(self.path.join(name));
             }
         }
-        Ok(())
+        let segments = self.numbers("log-", ".wal")?.into_iter().filter(|&first| first < base.number);
+        replaced.extend(segments.map(|first| self.log_path(first)));
+        for path in &replaced {
+            match fs::remove_file(path) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(io_error("removing", path, e)),
+                _ => {}
+            }
+        }
+        Ok(replaced.len())
     }
 
     /// Keeps a note of what was lost, until it is acknowledged. An earlier note stays beside it.
@@ -215,12 +283,21 @@ impl Folder {
 
     pub fn save_snapshot(&self, label: &str, state: &State) -> Result<()> {
         let path = self.snapshot_path(label);
-        state.save(&path)?;
+        let mut sealed = state.clone();
+        sealed.metadata.insert(SEAL.into(), sha256(&state.to_bytes()?));
+        sealed.save(&path)?;
         sync_folder(&path).map_err(|e| io_error("syncing", &path, e))
     }
 
     pub fn load_snapshot(&self, label: &str) -> Result<State> {
-        State::load(self.snapshot_path(label))
+        let path = self.snapshot_path(label);
+        let mut state = State::load(&path)?;
+        let seal = state.metadata.remove(SEAL);
+        if seal != Some(sha256(&state.to_bytes()?)) {
+            let reason = format!("the snapshot {label} was changed: its digest is another");
+            return Err(Error::Format { reason, path });
+        }
+        Ok(state)
     }
 
     pub fn remove_snapshot(&self, label: &str) -> Result<()> {
@@ -232,8 +309,8 @@ impl Folder {
         self.path.join("snapshots").join(format!("{label}.safetensors"))
     }
 
-    pub(crate) fn base_path(&self, number: u64) -> PathBuf {
-        self.path.join(format!("base-{number:020}.safetensors"))
+    fn base_path(&self, base: &Base) -> PathBuf {
+        self.path.join(format!("base-{:020}-{}.safetensors", base.number, &base.sha256[..16]))
     }
 
     pub(crate) fn log_path(&self, number: u64) -> PathBuf {
@@ -242,16 +319,28 @@ impl Folder {
 
     /// The numbers of the files of one kind, in order.
     pub(crate) fn numbers(&self, prefix: &str, suffix: &str) -> Result<Vec<u64>> {
-        let io_error = |e| io_error("reading", &self.path, e);
-        let mut numbers = Vec::new();
-        for entry in fs::read_dir(&self.path).map_err(io_error)? {
-            let name = entry.map_err(io_error)?.file_name();
-            let name = name.to_string_lossy();
-            let number = name.strip_prefix(prefix).and_then(|n| n.strip_suffix(suffix));
-            numbers.extend(number.and_then(|n| n.parse::<u64>().ok()));
-        }
+        let number = |name: &String| name.strip_prefix(prefix)?.strip_suffix(suffix)?.parse().ok();
+        let mut numbers: Vec<u64> = self.names()?.iter().filter_map(number).collect();
         numbers.sort_unstable();
         Ok(numbers)
+    }
+
+    fn names(&self) -> Result<Vec<String>> {
+        let io_error = |e| io_error("reading", &self.path, e);
+        let entries = fs::read_dir(&self.path).map_err(io_error)?;
+        entries.map(|e| Ok(e.map_err(io_error)?.file_name().to_string_lossy().into_owned())).collect()
+    }
+}
+
+/// A file that belongs to the stream must be there.
+fn demand(path: &Path, what: &str) -> Result<()> {
+    match fs::metadata(path) {
+        Ok(_) => Ok(()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Err(Error::Format {
+            reason: format!("{what} is missing; put the file back from a copy, or delete the stream"),
+            path: path.to_owned(),
+        }),
+        Err(e) => Err(io_error("opening", path, e)),
     }
 }
 

@@ -179,7 +179,7 @@ impl Streams {
         let meta = Meta::new(&spec.config, spec.durability, source, self.clock.now());
         let path = self.root.join(name);
         let created = tokio::task::block_in_place(|| -> Result<(), Problem> {
-            Folder::create(&path, &spec.head, &spec.config, &meta, start.as_ref())?;
+            Folder::create(&path, &spec.head, &meta, start.as_ref())?;
             self.start(name)?;
             Ok(())
         });
@@ -195,7 +195,7 @@ impl Streams {
     pub(crate) async fn delete(&self, name: &str) -> Result<(), Problem> {
         let _changing = self.changing.lock().await;
         if self.is_damaged(name) {
-            tokio::task::block_in_place(|| Folder::new(self.root.join(name)).remove())?;
+            tokio::task::block_in_place(|| Folder::remove(&self.root.join(name)))?;
             self.damaged_names().remove(name);
             tracing::info!(stream = name, "deleted");
             return Ok(());
@@ -207,7 +207,7 @@ impl Streams {
             source.shadows.remove(name);
         }
         stream.stop().await;
-        tokio::task::block_in_place(|| stream.folder.remove())?;
+        tokio::task::block_in_place(|| Folder::remove(stream.folder.path()))?;
         self.write().remove(name);
         self.metrics.forget(name);
         tracing::info!(stream = name, "deleted");
@@ -224,7 +224,7 @@ impl Streams {
 
     /// Opens a stream's folder and starts its owner.
     fn start(&self, name: &str) -> ultta::Result<()> {
-        let folder = Folder::new(self.root.join(name));
+        let folder = Folder::open(self.root.join(name))?;
         let meta = folder.meta()?;
         let head = folder.head()?;
         let config = Config::from_toml(&meta.config)?;

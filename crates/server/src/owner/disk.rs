@@ -150,23 +150,43 @@ impl Owner {
         self.write_base(self.session.state(), self.session.learning(), self.extra)
     }
 
-    /// Makes a state the one that recovery starts from, with an empty log behind it.
+    /// Makes a state the one that recovery starts from, with an empty log behind it. On an error nothing is learnt until
+    /// a later attempt succeeds: which of the two states the disk has is known only then.
     pub(super) fn write_base(&mut self, state: State, learning: bool, extra: Extra) -> Result<(), Problem> {
-        // A base that is still being written may have the same number.
+        // A base that is still being written is listed first.
         while self.keeper.writes_base() {
             std::thread::sleep(Duration::from_millis(1));
         }
+        let written = self.begin_log_at(state, learning, extra);
+        if let Err(problem) = &written
+            && self.disk.refusal.is_none()
+        {
+            self.degrade(format!("writing the state failed: {}", problem.detail));
+        }
+        written
+    }
+
+    fn begin_log_at(&mut self, state: State, learning: bool, extra: Extra) -> Result<(), Problem> {
         let number = self.disk.log.next();
-        // The segment first: an empty one is harmless, a base whose segment cannot be made would not be.
+        // A segment counts once it is listed, together with the base that it begins behind.
         let log = self.parts.folder.create_log(number)?;
+        let log = if self.disk.log.first() == number {
+            // It has taken the place of the one in use, which was empty.
+            self.disk.log = log;
+            None
+        } else {
+            Some(log)
+        };
         if self.disk.unsynced_since.is_some() {
-            // Should the base fail, recovery goes through the old segment into the new one.
+            // Should the base fail, the old segment is still the one that counts.
             self.disk.log.file().sync_data().map_err(|e| Problem::storage(e.to_string()))?;
         }
-        self.disk.log = log;
-        self.disk.unsynced_since = None;
         self.parts.folder.write_base(state, number, learning, extra)?;
-        if let Err(e) = self.parts.folder.compact(number) {
+        if let Some(log) = log {
+            self.disk.log = log;
+        }
+        self.disk.unsynced_since = None;
+        if let Err(e) = self.parts.folder.compact() {
             tracing::warn!(stream = self.parts.name, error = %e, "old logs stay");
         }
         Ok(())
@@ -175,7 +195,8 @@ impl Owner {
     /// Starts a new segment; the keeper writes the state before it and removes what came earlier.
     fn rotate(&mut self) {
         let number = self.disk.log.next();
-        let log = match self.parts.folder.create_log(number) {
+        let folder = &self.parts.folder;
+        let log = match folder.create_log(number).and_then(|log| folder.list_log(number).map(|()| log)) {
             Ok(log) => log,
             Err(e) => return self.degrade(format!("starting a new log failed: {e}")),
         };

@@ -206,24 +206,6 @@ fn the_log_is_compacted_and_nothing_is_lost() {
 }
 
 #[test]
-fn a_lost_segment_ends_the_log_there_and_later_ones_are_set_aside() {
-    let folder = tempfile::tempdir().unwrap();
-    let service = Service::with_default(folder.path(), "ul-tta");
-    let features = rows(100);
-    service.classify(&features);
-    let state = service.state("default");
-    let left = crash(folder.path());
-    let log = logs(left.path())[0].clone();
-    // a segment from further on, as if the one between had vanished
-    fs::copy(&log, log.with_file_name(format!("log-{:020}.wal", 50))).unwrap();
-    let after = Service::with_default(left.path(), "ul-tta");
-    assert_eq!(after.state("default"), state);
-    assert!(after.get("/v1/streams/default").1["dropped_bytes"].as_u64().unwrap() > 0);
-    after.stop();
-    service.stop();
-}
-
-#[test]
 fn clocks_that_run_backwards_are_lifted_here_and_in_the_log() {
     let folder = tempfile::tempdir().unwrap();
     let service = Service::start(config(folder.path()));

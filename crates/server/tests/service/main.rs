@@ -7,6 +7,7 @@
 //! - `durability`: recovery is bit for bit; torn tails; clocks
 //! - `protection`: tokens, limits, malformed bodies, slow and many clients, TLS, shutdown
 //! - `hostile`: clients and disks that mean harm hurt nobody else
+//! - `manifest`: files that are missing, exchanged or changed are named
 //! - `pictures`: the seam to an image model
 //! - `corpus`: the fuzzers' corpus through the binary body parser
 
@@ -15,6 +16,7 @@ mod common;
 mod corpus;
 mod durability;
 mod hostile;
+mod manifest;
 mod pictures;
 mod protection;
 mod streams;

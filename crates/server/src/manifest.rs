@@ -1,0 +1,148 @@
+//! The manifest of a stream's folder: which files belong to the stream, with digests of those that do not grow. What is
+//! missing, exchanged or changed is found by it when the stream is opened, and named; nothing is guessed around.
+//!
+//! The manifest is written aside and renamed, and it is what makes a change count. A new segment of the log is made,
+//! then listed, then written to; a base state is written, then listed, and only then what it replaces is removed. A
+//! crash in between leaves files that are not listed: a base that nobody needs, a segment without a record, or what the
+//! listed base has replaced. None of these is looked at again.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use ultta::{Error, Result};
+use ultta_formats::write_atomically;
+
+use crate::log::sync_folder;
+use crate::store::io_error;
+
+/// Its name in the folder.
+pub const FILE: &str = "manifest.json";
+
+const FORMAT: &str = "ultta-manifest-1";
+
+/// What belongs to a stream.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    format: String,
+    /// Digest of the head.
+    pub head: String,
+    /// SHA-256 of `stream.json`.
+    pub settings: String,
+    /// The state that recovery starts from; `None` is the start.
+    pub base: Option<Base>,
+    /// Numbers of the first records of the log's segments, in order.
+    pub logs: Vec<u64>,
+}
+
+/// A base state.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Base {
+    /// Number of the record that it stands before.
+    pub number: u64,
+    /// SHA-256 of its file.
+    pub sha256: String,
+}
+
+/// The file: the manifest, and the SHA-256 of its text.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Sealed {
+    manifest: Manifest,
+    sha256: String,
+}
+
+impl Manifest {
+    /// Of a new stream: no base, a segment that begins with record 0.
+    pub fn new(head: &str, settings: &[u8]) -> Self {
+        let (head, settings) = (head.to_string(), sha256(settings));
+        Self { format: FORMAT.into(), head, settings, base: None, logs: vec![0] }
+    }
+
+    /// Number of the record that recovery starts with.
+    pub fn start(&self) -> u64 {
+        self.base.as_ref().map_or(0, |base| base.number)
+    }
+
+    /// Makes a base the one that recovery starts from. Its segment begins with the record of the same number.
+    pub fn rebase(&mut self, number: u64, sha256: String) {
+        self.base = Some(Base { number, sha256 });
+        self.logs.retain(|&first| first > number);
+        self.logs.insert(0, number);
+    }
+
+    pub fn write(&self, folder: &Path) -> Result<()> {
+        let path = folder.join(FILE);
+        let sealed = Sealed { manifest: self.clone(), sha256: self.digest(&path)? };
+        let text = serde_json::to_vec_pretty(&sealed).map_err(|e| io_error("writing", &path, e.into()))?;
+        write_atomically(&path, &text)?;
+        sync_folder(&path).map_err(|e| io_error("syncing", &path, e))
+    }
+
+    /// Reads the manifest of a folder. One that is missing or damaged is an error: without it nothing else can be
+    /// trusted.
+    pub fn read(folder: &Path) -> Result<Self> {
+        let path = folder.join(FILE);
+        let broken = |reason: String| Error::Format { reason, path: path.clone() };
+        let bytes = match fs::read(&path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                return Err(broken("the list of the stream's files is missing".into()));
+            }
+            read => read.map_err(|e| io_error("opening", &path, e))?,
+        };
+        let Sealed { manifest, sha256 } = serde_json::from_slice(&bytes)
+            .map_err(|e| broken(format!("the list of the stream's files is damaged: {e}")))?;
+        if manifest.format != FORMAT {
+            return Err(broken(format!("format {:?}, this build reads {FORMAT:?}", manifest.format)));
+        }
+        let follows = manifest.logs.first() == Some(&manifest.start())
+            && manifest.logs.windows(2).all(|pair| pair[0] < pair[1]);
+        if manifest.digest(&path)? != sha256 || !follows {
+            return Err(broken("the list of the stream's files is damaged: its digest is another".into()));
+        }
+        Ok(manifest)
+    }
+
+    fn digest(&self, path: &Path) -> Result<String> {
+        let text = serde_json::to_vec(self).map_err(|e| io_error("writing", path, e.into()))?;
+        Ok(self::sha256(&text))
+    }
+}
+
+/// SHA-256 in hexadecimal digits.
+pub fn sha256(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manifest_is_read_as_written_and_any_change_is_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut manifest = Manifest::new("ab12", b"{}");
+        manifest.logs.push(40);
+        manifest.rebase(40, sha256(b"state"));
+        assert_eq!((manifest.start(), &manifest.logs[..]), (40, &[40][..]));
+        manifest.logs.push(90);
+        manifest.write(folder.path()).unwrap();
+        assert_eq!(Manifest::read(folder.path()).unwrap(), manifest);
+        let path = folder.path().join(FILE);
+        let text = fs::read(&path).unwrap();
+        for at in 0..text.len() {
+            let mut changed = text.clone();
+            changed[at] ^= 1;
+            fs::write(&path, changed).unwrap();
+            // Only the space between words may change without a meaning.
+            assert!(Manifest::read(folder.path()).is_err() || text[at].is_ascii_whitespace(), "byte {at}");
+        }
+        fs::remove_file(&path).unwrap();
+        let error = Manifest::read(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("is missing"), "{error}");
+    }
+}
