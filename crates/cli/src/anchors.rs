@@ -7,6 +7,7 @@ use anyhow::Context;
 use ultta::{Anchor, Error, Features, Head};
 use ultta_eval::pack::Pack;
 use ultta_formats::Kind;
+use ultta_formats::shown;
 
 /// A file of anchors and how much it counts against the head's own, which count 1.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,7 +47,7 @@ pub fn load_head(path: &Path, anchors: &[Anchors]) -> anyhow::Result<Head> {
 pub fn read_head(path: &Path) -> anyhow::Result<Head> {
     Head::load(path).map_err(|e| match e {
         Error::Format { .. } | Error::Io { .. } => e.into(),
-        _ => anyhow::Error::from(e).context(path.display().to_string()),
+        _ => anyhow::Error::from(e).context(shown(&path)),
     })
 }
 
@@ -66,7 +67,7 @@ impl Anchors {
     fn read(&self, head: &Head) -> anyhow::Result<Vectors> {
         let path = &self.path;
         let vectors = match Kind::of(path).map_err(ultta::Error::from)? {
-            Kind::Head => prototypes(&read_head(path)?, head).with_context(|| path.display().to_string())?,
+            Kind::Head => prototypes(&read_head(path)?, head).with_context(|| shown(&path))?,
             _ => exemplars(path, head)?,
         };
         if vectors.features.dim() != head.dim() {
@@ -75,7 +76,7 @@ impl Anchors {
                 expected: head.dim(),
                 got: vectors.features.dim(),
             })
-            .with_context(|| path.display().to_string());
+            .with_context(|| shown(&path));
         }
         Ok(vectors)
     }
@@ -101,7 +102,7 @@ fn exemplars(path: &Path, head: &Head) -> anyhow::Result<Vectors> {
         path: path.to_owned(),
     })?;
     pack.check_labels(head.n_classes())?;
-    let features = pack.read(0..pack.rows(), true).with_context(|| path.display().to_string())?;
+    let features = pack.read(0..pack.rows(), true).with_context(|| shown(&path))?;
     Ok(Vectors { classes: labels.to_vec(), features })
 }
 

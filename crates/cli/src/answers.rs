@@ -8,6 +8,7 @@ use serde::Serialize;
 use ultta::Step;
 use ultta::{Temperature, ZeroShotAnswer};
 use ultta_formats::Id;
+use ultta_formats::shown;
 
 use crate::failure::usage;
 use crate::output::Output;
@@ -150,7 +151,7 @@ impl Sink {
             "parquet" => usage("this build writes no parquet; build it with `--features parquet`"),
             _ => usage(format!(
                 "{}: expected a name that ends in .jsonl, .csv or .parquet, or - for standard output",
-                path.display()
+                shown(&path)
             )),
         }
     }

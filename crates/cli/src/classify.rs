@@ -15,6 +15,7 @@ use ultta_encode::pipeline::{self, Block};
 use ultta_encode::source::{self, Item};
 use ultta_encode::{Encoder, Error};
 use ultta_formats::Id;
+use ultta_formats::shown;
 
 use crate::answers::{Answer, Extent, Sink};
 use crate::encoder::{EncoderArgs, HeadArgs, warn_of_another};
@@ -128,7 +129,7 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         return usage("which classes? give --labels cat,dog, --labels-file FILE or --head FILE");
     }
     if let Some(folder) = args.watch.as_ref().filter(|folder| !folder.is_dir()) {
-        return usage(format!("--watch: {} is no folder", folder.display()));
+        return usage(format!("--watch: {} is no folder", shown(&folder)));
     }
     if let Some(path) = &args.save_state {
         output::check_writable(path)?;
@@ -210,7 +211,7 @@ fn checked_head(path: &Path, encoder: &dyn Encoder) -> anyhow::Result<Head> {
     if head.dim() != encoder.dim() {
         let (expected, got) = (encoder.dim(), head.dim());
         return Err(ultta::Error::Shape { what: "dimension of the head", expected, got })
-            .with_context(|| path.display().to_string());
+            .with_context(|| shown(&path));
     }
     warn_of_another(&head, path, encoder);
     Ok(head)
@@ -327,7 +328,7 @@ impl Classify<'_> {
         let answer = &step.rows[row];
         let mut out = stdout().lock();
         let unknown = if answer.unknown { "unknown; nearest " } else { "" };
-        write!(out, "{}: {unknown}{} {:.0} %", item.id, classes[answer.label], 100.0 * answer.prob)?;
+        write!(out, "{}: {unknown}{} {:.0} %", shown(&item.id), classes[answer.label], 100.0 * answer.prob)?;
         // Without --top no scores were kept.
         let best = if self.args.top > 0 { step.top(row, self.args.top) } else { Vec::new() };
         let others: Vec<String> = best
@@ -349,7 +350,8 @@ impl Classify<'_> {
     fn skip(&mut self, item: &Item, error: &Error, index: usize) -> anyhow::Result<()> {
         // Errors of files name them already.
         let message = error.to_string();
-        let message = if message.contains(&item.id) { message } else { format!("{}: {message}", item.id) };
+        let name = shown(&item.id);
+        let message = if message.contains(&name) { message } else { format!("{name}: {message}") };
         if self.args.strict {
             return usage(message);
         }

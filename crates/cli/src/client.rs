@@ -12,6 +12,7 @@ use clap::Subcommand;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use ultta::Error;
+use ultta_formats::shown;
 use ultta_server::body::from_file;
 
 use crate::failure::usage;
@@ -70,6 +71,9 @@ enum Command {
         /// ID=LABEL, the label by index or name
         #[arg(required = true, value_name = "ID=LABEL")]
         labels: Vec<String>,
+        /// Generation of the samples, as their answers had it; needed after a reset, a return to a snapshot or a merge
+        #[arg(long, value_name = "N")]
+        generation: Option<u64>,
     },
     /// Keep the state under a label
     Snapshot {
@@ -120,9 +124,10 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
                 classify_file(&client, &path, file, *normalize)
             };
         }
-        Command::Feedback { labels } => {
+        Command::Feedback { labels, generation } => {
             let labels = labels.iter().map(|text| label(text)).collect::<anyhow::Result<Vec<_>>>()?;
-            let answer = client.post(&format!("{stream}/feedback"), &json!({"labels": labels}))?;
+            let answer = client
+                .post(&format!("{stream}/feedback"), &json!({"labels": labels, "generation": generation}))?;
             print(&answer);
             let outcomes = answer["outcomes"].as_array();
             if outcomes.into_iter().flatten().any(|outcome| outcome["outcome"] == "refused") {
@@ -219,7 +224,7 @@ fn classify_file(client: &Client, path: &str, file: &PathBuf, normalize: bool) -
         Ok(())
     };
     let bytes: Arc<[u8]> = read_file(file)?.into();
-    let samples = from_file(bytes.clone(), normalize).with_context(|| file.display().to_string())?;
+    let samples = from_file(bytes.clone(), normalize).with_context(|| shown(&file))?;
     let n = samples.len();
     if n <= MANY {
         print(client.send(path, "application/octet-stream", &bytes)?)?;
@@ -335,9 +340,9 @@ curl -s {url}/v1/streams/{stream}/classify -H "authorization: Bearer $ULTTA_TOKE
 curl -s {url}/v1/streams/{stream}/predict -H "authorization: Bearer $ULTTA_TOKEN" \
   -H 'content-type: application/json' -d "{\"features\": [$row]}"
 
-# A label that became known later
+# A label that became known later; id and generation are those of the answer
 curl -s {url}/v1/streams/{stream}/feedback -H "authorization: Bearer $ULTTA_TOKEN" \
-  -H 'content-type: application/json' -d '{"labels": [{"id": 0, "label": 1}]}'
+  -H 'content-type: application/json' -d '{"labels": [{"id": 0, "label": 1}], "generation": 0}'
 
 # Many rows at once, as a .npy or safetensors file
 # curl -s {url}/v1/streams/{stream}/classify -H 'content-type: application/octet-stream' --data-binary @features.npy
@@ -371,5 +376,5 @@ for row in answers["rows"]:
     print(row["id"], row["class"], round(row["prob"], 3), "zero-shot:", row["zero_shot"]["class"])
 
 # A label that became known later
-print(post("feedback", {"labels": [{"id": answers["rows"][0]["id"], "label": 1}]}))
+print(post("feedback", {"labels": [{"id": answers["rows"][0]["id"], "label": 1}], "generation": answers["generation"]}))
 "#;

@@ -12,6 +12,7 @@ use ultta::simulate::{Domain, Mix, Simulator, SimulatorConfig};
 use ultta::{Config, Health, Input, Session};
 use ultta_eval::metrics::{Accumulator, Metrics};
 use ultta_eval::plot::{Bars, LineChart, Page, Reliability, ReliabilityBin, Series, Table};
+use ultta_formats::shown;
 
 use crate::failure::usage;
 use crate::output::Output;
@@ -106,7 +107,7 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     html.write_all(demo.page(args.seed).as_bytes())
         .map_err(anyhow::Error::from)
         .and_then(|()| html.commit())
-        .with_context(|| format!("cannot write {}", args.html.display()))?;
+        .with_context(|| format!("cannot write {}", shown(&args.html)))?;
 
     if only_page {
         return Ok(ExitCode::SUCCESS);
@@ -117,7 +118,7 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     } else {
         let colour = out.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
         demo.print(&mut out, colour)?;
-        writeln!(out, "Report: {}", args.html.display())?;
+        writeln!(out, "Report: {}", shown(&args.html))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -10,6 +10,7 @@ use ultta_encode::decode::decode;
 use ultta_encode::doctor::{self, Finding, Verdict};
 use ultta_encode::source;
 use ultta_eval::pack::Pack;
+use ultta_formats::shown;
 
 use crate::anchors::read_head;
 use crate::encoder::EncoderArgs;
@@ -84,10 +85,10 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     }
     let head = args.head.as_deref().map(read_head).transpose()?;
     if let (Some(head), Some(path)) = (&head, &args.head) {
-        show(&format!("head {}", path.display()), &doctor::head(head))?;
+        show(&format!("head {}", shown(&path)), &doctor::head(head))?;
     }
     if let Some(path) = &args.features {
-        show(&format!("features {}", path.display()), &features(path, head.as_ref())?)?;
+        show(&format!("features {}", shown(&path)), &features(path, head.as_ref())?)?;
     }
     if let (Some(name), Some(root)) = (&args.dataset, &args.root) {
         let found = Dataset::named(name)?.open(root)?;

@@ -15,6 +15,7 @@ use ultta_encode::prompts::Templates;
 use ultta_encode::source::{self, Item};
 use ultta_encode::store::{self, Provenance, Store, Written, push_block};
 use ultta_encode::{Encoder, prompts};
+use ultta_formats::shown;
 
 use crate::encoder::{EncoderArgs, build_head};
 use crate::failure::usage;
@@ -96,7 +97,7 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     if let Some(loose) = items.iter().find(|item| item.class.is_none() && !item.is_broken())
         && items.iter().any(|item| item.class.is_some())
     {
-        eprintln!("warning: {} has no class, so no labels are written", loose.id);
+        eprintln!("warning: {} has no class, so no labels are written", shown(&loose.id));
     }
     let encoder = args.encoder.open(args.quiet)?;
     let (classes, labels) = labels.unzip();
@@ -164,7 +165,7 @@ fn keep(out: &Path, head_file: &Path, encoder: &dyn Encoder, head: &Head) -> any
     if pack.metadata().get("encoder_digest").is_some_and(|digest| digest != encoder.digest()) {
         return usage(format!(
             "{}: is there already, made by another encoder; remove it, or give another --out",
-            out.display()
+            shown(&out)
         ));
     }
     let same = Head::load(head_file).is_ok_and(|there| there.digest() == head.digest());
@@ -174,7 +175,7 @@ fn keep(out: &Path, head_file: &Path, encoder: &dyn Encoder, head: &Head) -> any
     writeln!(
         std::io::stdout(),
         "{}: is there already{}",
-        out.display(),
+        shown(&out),
         if same { "" } else { "; its head was renewed" }
     )?;
     Ok(())
@@ -221,7 +222,7 @@ impl Run<'_> {
             }
             for (item, row) in block.items.iter().zip(&block.rows) {
                 if let Err(error) = row {
-                    let message = format!("{}: {error}", item.id);
+                    let message = format!("{}: {error}", shown(&item.id));
                     if self.args.strict {
                         strict = Some(message);
                         return Ok(ControlFlow::Break(()));
@@ -258,7 +259,7 @@ impl Run<'_> {
 }
 
 fn report(written: &Written, all: usize, encoded: usize, seconds: f64) -> anyhow::Result<()> {
-    let files: Vec<String> = written.files.iter().map(|f| f.display().to_string()).collect();
+    let files: Vec<String> = written.files.iter().map(|f| shown(&f)).collect();
     writeln!(
         std::io::stdout(),
         "{}: {} rows of {all} pictures, {:.1} pictures/s",

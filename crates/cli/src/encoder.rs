@@ -9,6 +9,7 @@ use ultta::{Features, Head};
 use ultta_encode::decode::Limits;
 use ultta_encode::prompts::{self, Classes, Templates};
 use ultta_encode::{Encoder, pipeline, source};
+use ultta_formats::shown;
 
 use crate::failure::usage;
 use crate::run::progress_bar;
@@ -156,7 +157,7 @@ pub fn warn_of_another(head: &Head, path: &Path, encoder: &dyn Encoder) {
     let theirs = head.metadata().get("encoder_digest");
     if theirs.is_some_and(|digest| digest != encoder.digest()) {
         let made_by = head.metadata().get("encoder").map_or("another encoder", String::as_str);
-        eprintln!("warning: {} was made by {made_by}, not by {}", path.display(), encoder.name());
+        eprintln!("warning: {} was made by {made_by}, not by {}", shown(&path), encoder.name());
     }
 }
 
@@ -207,13 +208,13 @@ fn encode_exemplars(
                     rows.extend_from_slice(block.features.row(*row));
                     kept.push(labels[block.start + i]);
                 }
-                Err(error) => eprintln!("warning: exemplar {}: {error}", block.items[i].id),
+                Err(error) => eprintln!("warning: exemplar {}: {error}", shown(&block.items[i].id)),
             }
         }
         Ok(std::ops::ControlFlow::Continue(()))
     })?;
     if kept.is_empty() {
-        return usage(format!("--exemplars: no picture in {} could be read", folder.display()));
+        return usage(format!("--exemplars: no picture in {} could be read", shown(&folder)));
     }
     Ok((Features::new(rows, encoder.dim())?, kept))
 }

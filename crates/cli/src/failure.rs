@@ -4,6 +4,7 @@ use std::io::ErrorKind;
 use std::process::ExitCode;
 
 use ultta::Error;
+use ultta_formats::shown;
 
 /// Exit code of bad input and wrong usage; clap uses the same.
 pub const BAD_INPUT: u8 = 2;
@@ -65,7 +66,7 @@ fn message(error: &anyhow::Error) -> String {
         Error::OtherConfig { .. } => Some("; leave the settings out to use the state's own"),
         _ => None,
     });
-    one_line(&message) + advice.unwrap_or_default()
+    shown(one_line(&message)) + advice.unwrap_or_default()
 }
 
 /// Whether the reader of our output hung up.

@@ -4,6 +4,8 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use ultta_formats::shown;
+
 use crate::encoder::{EncoderArgs, HeadArgs};
 use crate::failure::usage;
 use crate::output;
@@ -45,7 +47,7 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         writeln!(
             std::io::stdout(),
             "{}: {} classes, dimension {}, logit scale {:.2}, {} templates",
-            args.out.display(),
+            shown(&args.out),
             head.n_classes(),
             head.dim(),
             head.logit_scale(),

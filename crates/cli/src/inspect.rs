@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use ultta::{Error, Head, Session, State};
 use ultta_eval::pack::Pack;
 use ultta_formats::Kind;
+use ultta_formats::shown;
 
 use crate::anchors::read_head;
 
@@ -49,7 +50,7 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         }
         Kind::Head => ("head", head_facts(&read_head(&args.file)?, args.json), Ok(())),
         Kind::State => {
-            let state = State::load(&args.file).with_context(|| args.file.display().to_string())?;
+            let state = State::load(&args.file).with_context(|| shown(&args.file))?;
             ("state", state_facts(&state), check_state(&state, head))
         }
     };
@@ -60,12 +61,12 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         object.insert("ok".into(), checked.is_ok().into());
         writeln!(out, "{}", Value::Object(object))?;
     } else {
-        writeln!(out, "{kind} {}", args.file.display())?;
+        writeln!(out, "{kind} {}", shown(&args.file))?;
         for (key, value) in facts {
             print_fact(&mut out, &key, &value)?;
         }
     }
-    checked.with_context(|| args.file.display().to_string())?;
+    checked.with_context(|| shown(&args.file))?;
     if !args.json {
         writeln!(out, "  ok")?;
     }

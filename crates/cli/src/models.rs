@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use ultta_encode::hub::Hub;
 use ultta_encode::models::{DEFAULT, KNOWN};
+use ultta_formats::shown;
 
 /// List known models, their sizes and which of them are in the cache
 #[derive(clap::Args, Debug)]
@@ -54,7 +55,7 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
             if model.hub == DEFAULT { "  (default)" } else { "" }
         )?;
     }
-    writeln!(std::io::stdout(), "\ncache: {}", hub.cache.display())?;
+    writeln!(std::io::stdout(), "\ncache: {}", shown(&hub.cache))?;
     writeln!(
         std::io::stdout(),
         "Any folder or hub model (owner/name) with CLIP or SigLIP weights of transformers or open_clip works, too."

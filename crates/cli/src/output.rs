@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use ultta_formats::Aside;
+use ultta_formats::shown;
 
 use crate::failure::usage;
 
@@ -25,9 +26,9 @@ impl Output {
         if path == Path::new("-") {
             return Ok(Output::Stdout(io::stdout()));
         }
-        let cannot = || format!("cannot write {}", path.display());
+        let cannot = || format!("cannot write {}", shown(&path));
         match path.metadata() {
-            Ok(there) if there.is_dir() => usage(format!("cannot write {}: it is a folder", path.display())),
+            Ok(there) if there.is_dir() => usage(format!("cannot write {}: it is a folder", shown(&path))),
             Ok(there) if !there.is_file() => {
                 Ok(Output::Direct(File::options().write(true).open(path).with_context(cannot)?))
             }
@@ -66,9 +67,9 @@ impl Write for Output {
 /// Checks before any work starts that a state can be saved here.
 pub fn check_writable(path: &Path) -> anyhow::Result<()> {
     if path.metadata().is_ok_and(|there| !there.is_file()) {
-        return usage(format!("cannot write {}: it is not a regular file", path.display()));
+        return usage(format!("cannot write {}: it is not a regular file", shown(&path)));
     }
-    Aside::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+    Aside::create(path).with_context(|| format!("cannot write {}", shown(&path)))?;
     Ok(())
 }
 
@@ -76,7 +77,7 @@ pub fn check_writable(path: &Path) -> anyhow::Result<()> {
 pub fn check_apart(output: &Path, inputs: &[&Path]) -> anyhow::Result<()> {
     let Ok(there) = output.canonicalize() else { return Ok(()) };
     match inputs.iter().find(|input| input.canonicalize().is_ok_and(|input| input == there)) {
-        Some(_) => usage(format!("{} is an input; write to another file", output.display())),
+        Some(_) => usage(format!("{} is an input; write to another file", shown(&output))),
         None => Ok(()),
     }
 }

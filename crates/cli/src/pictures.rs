@@ -18,6 +18,7 @@ use ultta_encode::store::{Provenance, Store};
 use ultta_encode::{Clip, Encoder};
 use ultta_eval::dataset::Dataset;
 use ultta_eval::pictures::{Encoding, Pictures, peak_bytes, reset_peak};
+use ultta_formats::shown;
 
 use crate::encoder::{EncoderArgs, HeadArgs, build_head};
 use crate::failure::usage;
@@ -76,7 +77,7 @@ pub fn open(
 ) -> anyhow::Result<Dataset> {
     let items = source::tree(folder)?;
     if items.is_empty() {
-        return usage(format!("--images: no pictures in {}", folder.display()));
+        return usage(format!("--images: no pictures in {}", shown(&folder)));
     }
     let options = flags.0.options();
     let head = if flags.1.given() {
@@ -100,7 +101,7 @@ pub fn open(
     let name = std::path::absolute(folder)?;
     let name = name.file_name().map_or("pictures".into(), |n| n.to_string_lossy().into_owned());
     let place = out.join("pictures").join(&name);
-    std::fs::create_dir_all(&place).with_context(|| format!("making a folder ({})", place.display()))?;
+    std::fs::create_dir_all(&place).with_context(|| format!("making a folder ({})", shown(&place)))?;
     let features = place.join("features.safetensors");
     let provenance = Provenance {
         encoder: encoder.name().into(),
@@ -115,7 +116,7 @@ pub fn open(
     let parts = place.join("features.safetensors.parts");
     if parts.exists() {
         // What an interrupted run left: it is encoded afresh.
-        std::fs::remove_dir_all(&parts).with_context(|| format!("removing ({})", parts.display()))?;
+        std::fs::remove_dir_all(&parts).with_context(|| format!("removing ({})", shown(&parts)))?;
     }
     let mut good = Vec::new();
     let (mut rows, mut kept, mut seconds) = (Vec::new(), Vec::new(), 0.0);
@@ -129,7 +130,7 @@ pub fn open(
                     pixels.extend(picture);
                     good.push((block[i].clone(), labels[start + i]));
                 }
-                Err(error) => eprintln!("warning: {}: {error}", block[i].id),
+                Err(error) => eprintln!("warning: {}: {error}", shown(&block[i].id)),
             }
         }
         if !pixels.is_empty() {
@@ -142,7 +143,7 @@ pub fn open(
         }
     }
     if good.is_empty() {
-        return usage(format!("--images: no picture in {} could be read", folder.display()));
+        return usage(format!("--images: no picture in {} could be read", shown(&folder)));
     }
     let peak = peak_bytes().unwrap_or(0);
     let (items, labels): (Vec<Item>, Vec<usize>) = good.into_iter().unzip();
@@ -178,7 +179,7 @@ pub fn flops(model: &str) -> f64 {
 pub fn source_pixels(folder: &Path, encoder: &dyn Encoder, limits: &Limits) -> anyhow::Result<Vec<f32>> {
     let items = source::tree(folder)?;
     if items.is_empty() {
-        return usage(format!("--source: no pictures in {}", folder.display()));
+        return usage(format!("--source: no pictures in {}", shown(&folder)));
     }
     let n = items.len().min(SOURCE);
     let mut pixels = Vec::new();
@@ -186,11 +187,11 @@ pub fn source_pixels(folder: &Path, encoder: &dyn Encoder, limits: &Limits) -> a
         let item = &items[i * items.len() / n];
         match read(item, encoder.preprocess(), limits) {
             Ok(picture) => pixels.extend(picture),
-            Err(error) => eprintln!("warning: {}: {error}", item.id),
+            Err(error) => eprintln!("warning: {}: {error}", shown(&item.id)),
         }
     }
     if pixels.is_empty() {
-        return usage(format!("--source: none of the pictures in {} can be read", folder.display()));
+        return usage(format!("--source: none of the pictures in {} can be read", shown(&folder)));
     }
     Ok(pixels)
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use ultta_eval::report;
+use ultta_formats::shown;
 
 use crate::failure::usage;
 use crate::output::Output;
@@ -36,7 +37,7 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         eprintln!("warning: left out: {reason}");
     }
     if found.runs.is_empty() {
-        return usage(format!("no runs in {}", args.runs.display()));
+        return usage(format!("no runs in {}", shown(&args.runs)));
     }
     let runs: Vec<_> = found.runs.iter().map(|(run, _)| run.clone()).collect();
     if let Some(path) = &args.html {

@@ -12,6 +12,7 @@ use ultta::{Error, Features, Head, Input, Session, State};
 use ultta_eval::order::Order;
 use ultta_eval::pack::Pack;
 use ultta_formats::Id;
+use ultta_formats::shown;
 
 use crate::anchors::{self, Anchors};
 use crate::answers::{Answer, Extent, Sink};
@@ -180,9 +181,8 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
 
     // Both outputs are tried, so that a failure of one does not lose the other.
     let sunk = run.sink.take().filter(|_| !run.hung_up && answered.is_ok()).map_or(Ok(()), |sink| {
-        sink.commit().with_context(|| {
-            format!("cannot write {}", args.out.as_deref().unwrap_or(Path::new("-")).display())
-        })
+        sink.commit()
+            .with_context(|| format!("cannot write {}", shown(args.out.as_deref().unwrap_or(Path::new("-")))))
     });
     if let Some(path) = &args.save_state {
         run.session.state().save(output::target(path))?;
@@ -243,7 +243,7 @@ impl Args {
             inputs.extend(self.save_state.as_deref());
             output::check_apart(path, &inputs)?;
             if self.save_state.as_deref().is_some_and(|state| state == path) {
-                return usage(format!("--out and --save-state both name {}", path.display()));
+                return usage(format!("--out and --save-state both name {}", shown(&path)));
             }
         }
         Ok(())
@@ -262,7 +262,7 @@ pub fn open_session(head: Head, settings: &Settings, state: Option<&Path>) -> an
         session.load(&state)?;
         Ok(session)
     };
-    resume().with_context(|| format!("--load-state {}", path.display()))
+    resume().with_context(|| format!("--load-state {}", shown(&path)))
 }
 
 /// What both kinds of run, files and pipes, share.
@@ -348,7 +348,7 @@ impl Stream {
             first = places.start;
             indices = indices[places].to_vec();
         }
-        let in_file = || args.features.display().to_string();
+        let in_file = || shown(&args.features);
         let kept = if pack.rows().saturating_mul(pack.dim()) <= KEPT_NUMBERS {
             Some(pack.file().read_all(args.normalize).with_context(in_file)?)
         } else {
@@ -363,7 +363,7 @@ impl Stream {
             anyhow::bail!(
                 "times: row {row} arrived before row {}; expected times that never run backwards ({})",
                 row - 1,
-                pack.path().display()
+                shown(&pack.path())
             );
         }
         if pack.file().times().is_some() && !timed {
@@ -419,7 +419,7 @@ impl Stream {
             let advice = match &args.save_state {
                 Some(path) => {
                     let apart = if args.out.is_some() { " and another --out" } else { "" };
-                    format!("; go on with --load-state {} --rows {next}..{apart}", path.display())
+                    format!("; go on with --load-state {} --rows {next}..{apart}", shown(&path))
                 }
                 None => String::new(),
             };

@@ -9,9 +9,8 @@ use std::sync::Arc;
 use anyhow::Context;
 use serde::Deserialize;
 use ultta::{Config, Error, Head};
-use ultta_server::{
-    Durability, PictureEncoder, PictureError, Server, ServerConfig, ServerError, StreamSpec, Tokens,
-};
+use ultta_formats::shown;
+use ultta_server::{Durability, PictureEncoder, Server, ServerConfig, ServerError, StreamSpec, Tokens};
 
 use crate::failure::usage;
 use crate::settings::Settings;
@@ -120,13 +119,12 @@ impl PictureEncoder for Pictures {
         self.encoder.dim()
     }
 
-    fn encode(&self, pictures: &[&[u8]]) -> Result<Vec<f32>, PictureError> {
-        let mut rows = Vec::with_capacity(pictures.len() * self.dim());
-        for (index, bytes) in pictures.iter().enumerate() {
-            let row = ultta_encode::encode_picture(&*self.encoder, bytes, &self.limits);
-            rows.extend(row.map_err(|e| PictureError { index, reason: e.to_string() })?);
-        }
-        Ok(rows)
+    fn pixels(&self, picture: &[u8]) -> Result<u64, String> {
+        ultta_encode::decode::pixels(picture, &self.limits).map_err(|e| e.to_string())
+    }
+
+    fn encode(&self, picture: &[u8]) -> Result<Vec<f32>, String> {
+        ultta_encode::encode_picture(&*self.encoder, picture, &self.limits).map_err(|e| e.to_string())
     }
 }
 
@@ -142,7 +140,7 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         }
         None => None,
         Some(path) => {
-            let head = Head::load(path).with_context(|| path.display().to_string())?;
+            let head = Head::load(path).with_context(|| shown(&path))?;
             Some(StreamSpec { head, config: method, durability: None })
         }
     };
@@ -195,7 +193,7 @@ fn resolve(args: &Args) -> anyhow::Result<(ServerConfig, Config)> {
     if let Some(path) = &args.settings.config {
         let text = read(path)?;
         let table: ServerTable = toml::from_str(&text).map_err(|e| {
-            crate::failure::Usage(format!("{}: {}", path.display(), crate::failure::one_line(&e.to_string())))
+            crate::failure::Usage(format!("{}: {}", shown(&path), crate::failure::one_line(&e.to_string())))
         })?;
         let mut rest: toml::Table = toml::from_str(&text)?;
         // Without a [server] table the text itself is used, so that errors name its lines.
@@ -207,7 +205,7 @@ fn resolve(args: &Args) -> anyhow::Result<(ServerConfig, Config)> {
     }
     if let Some(path) = &args.tokens {
         server.tokens = toml::from_str(&read(path)?).map_err(|e| {
-            crate::failure::Usage(format!("{}: {}", path.display(), crate::failure::one_line(&e.to_string())))
+            crate::failure::Usage(format!("{}: {}", shown(&path), crate::failure::one_line(&e.to_string())))
         })?;
     }
     let Tokens { read, write, admin } = &mut server.tokens;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use ultta::{Config, Error};
+use ultta_formats::shown;
 
 use crate::failure::usage;
 use crate::gradient;
@@ -65,7 +66,7 @@ impl Settings {
             self.settings.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
         let config = Config::resolve(file, self.method.as_deref(), self.preset.as_deref(), &settings);
         match &self.config {
-            Some(path) => config.with_context(|| path.display().to_string()),
+            Some(path) => config.with_context(|| shown(&path)),
             None => Ok(config?),
         }
     }

@@ -9,6 +9,7 @@ use ultta_eval::dataset::{self, Dataset};
 use ultta_eval::method::Method;
 use ultta_eval::plan::Plan;
 use ultta_eval::tune::{LeaveOut, Objective, Tune};
+use ultta_formats::shown;
 
 use crate::eval::{Bars, HeadsArg, protocols, seeds};
 use crate::failure::usage;
@@ -208,7 +209,7 @@ fn tune(args: &Args) -> anyhow::Result<Tune> {
 
 /// The command in full, whatever was left to its default.
 fn made(args: &Args) -> String {
-    let path = |p: &Path| p.display().to_string();
+    let path = |p: &Path| shown(&p);
     let data: Vec<String> = args.data.iter().map(|folder| format!("--data {}", path(folder))).collect();
     let mut made = format!(
         "Made by ultta {}:\n  ultta tune {} --method {} --protocols {} --objective {} --leave-out {} --trials {} \

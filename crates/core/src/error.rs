@@ -88,7 +88,7 @@ pub enum Error {
         reason: String,
     },
     /// A file is not what it claims to be.
-    #[error("{reason} ({path})", path = path.display())]
+    #[error("{reason} ({path})", path = ultta_formats::shown(path))]
     Format {
         /// What is wrong with the contents.
         reason: String,
@@ -96,7 +96,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// What is wrong with a value, and the file that holds it.
-    #[error("{error} ({path})", path = path.display())]
+    #[error("{error} ({path})", path = ultta_formats::shown(path))]
     InFile {
         /// What is wrong.
         error: Box<Error>,
@@ -104,7 +104,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// A file cannot be read or written.
-    #[error("{doing}: {source} ({path})", path = path.display())]
+    #[error("{doing}: {source} ({path})", path = ultta_formats::shown(path))]
     Io {
         /// What was being done.
         doing: &'static str,

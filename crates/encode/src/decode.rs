@@ -53,9 +53,32 @@ impl Limits {
     }
 }
 
+/// Number of pixels of a picture, read off the head of its file. What [`decode`] refuses for its size is refused here.
+pub fn pixels(bytes: &[u8], limits: &Limits) -> Result<u64> {
+    let (_, decoder) = open(bytes, limits)?;
+    let (width, height) = decoder.dimensions();
+    Ok(u64::from(width) * u64::from(height))
+}
+
 /// Decodes JPEG, PNG, WebP, GIF (its first frame), BMP or TIFF; the contents decide, not the name. The picture is
 /// turned as its EXIF orientation says, alpha is dropped as Pillow's `convert("RGB")` drops it.
 pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Picture> {
+    let (format, mut decoder) = open(bytes, limits)?;
+    // A wrong orientation is no reason to lose the picture.
+    let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
+    if format == ImageFormat::Jpeg {
+        drop(decoder);
+        return turned(jpeg(bytes)?, orientation);
+    }
+    let mut picture =
+        DynamicImage::from_decoder(decoder).map_err(|e| Error::picture(format!("{}: {e}", name(format))))?;
+    picture.apply_orientation(orientation);
+    let (width, height) = (picture.width() as usize, picture.height() as usize);
+    Ok(Picture { width, height, rgb: to_rgb(picture) })
+}
+
+/// Reads the head of a file and refuses what is too large.
+fn open<'a>(bytes: &'a [u8], limits: &Limits) -> Result<(ImageFormat, impl ImageDecoder + 'a)> {
     if bytes.len() as u64 > limits.bytes {
         return Err(Error::picture(format!(
             "{} bytes are more than the limit of {}",
@@ -76,19 +99,10 @@ pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Picture> {
     // Sixteen bits in four channels are eight bytes a pixel; a decoder may need a copy.
     bounds.max_alloc = Some(limits.pixels.saturating_mul(16));
     reader.limits(bounds);
-    let mut decoder = reader.into_decoder().map_err(bad)?;
+    let decoder = reader.into_decoder().map_err(bad)?;
     let (width, height) = decoder.dimensions();
     limits.check(width.into(), height.into())?;
-    // A wrong orientation is no reason to lose the picture.
-    let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
-    if format == ImageFormat::Jpeg {
-        drop(decoder);
-        return turned(jpeg(bytes)?, orientation);
-    }
-    let mut picture = DynamicImage::from_decoder(decoder).map_err(bad)?;
-    picture.apply_orientation(orientation);
-    let (width, height) = (picture.width() as usize, picture.height() as usize);
-    Ok(Picture { width, height, rgb: to_rgb(picture) })
+    Ok((format, decoder))
 }
 
 fn name(format: ImageFormat) -> &'static str {

@@ -16,7 +16,7 @@ pub enum Error {
         reason: String,
     },
     /// A model's configuration or weights are missing, incomplete or of another kind.
-    #[error("model: {reason} ({path})", path = path.display())]
+    #[error("model: {reason} ({path})", path = ultta_formats::shown(path))]
     Model {
         /// What is wrong, and what was expected.
         reason: String,
@@ -44,7 +44,7 @@ pub enum Error {
         reason: String,
     },
     /// A folder is not laid out as the dataset's name says.
-    #[error("dataset {name}: {reason} ({path})", path = path.display())]
+    #[error("dataset {name}: {reason} ({path})", path = ultta_formats::shown(path))]
     Dataset {
         /// The dataset.
         name: String,
@@ -54,7 +54,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// A file cannot be read or written.
-    #[error("{doing}: {source} ({path})", path = path.display())]
+    #[error("{doing}: {source} ({path})", path = ultta_formats::shown(path))]
     Io {
         /// What was being done.
         doing: &'static str,

@@ -16,6 +16,8 @@ use sha2::{Digest, Sha256};
 use ureq::Agent;
 use ureq::http::{HeaderMap, StatusCode};
 
+use ultta_formats::shown;
+
 use crate::config::{HF_CONFIG, HF_PREPROCESS, OPEN_CLIP_CONFIG};
 use crate::encoder::{SHARD_INDEX, WEIGHT_FILES, shards};
 use crate::{Error, Result};
@@ -124,7 +126,7 @@ impl Hub {
              from a machine that has it to {}",
             self.endpoint,
             self.folder(model).file_name().unwrap_or_default().to_string_lossy(),
-            self.folder(model).display()
+            shown(&self.folder(model))
         )
     }
 

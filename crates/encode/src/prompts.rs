@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 use ultta::{Anchor, Features, Head};
+use ultta_formats::shown;
 
 use crate::encoder::Encoder;
 use crate::{Error, Result};
@@ -94,10 +95,8 @@ impl Classes {
             return Self::new(names.collect());
         }
         let bad = |e: serde_json::Error| {
-            let reason = format!(
-                "{}: expected a list of names, or lists of descriptions by name: {e}",
-                path.display()
-            );
+            let reason =
+                format!("{}: expected a list of names, or lists of descriptions by name: {e}", shown(&path));
             Error::names("labels", reason)
         };
         if text.trim_start().starts_with('[') {

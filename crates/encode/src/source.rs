@@ -6,6 +6,8 @@ use std::io::{BufRead, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ultta_formats::shown;
+
 use crate::{Error, Result};
 
 /// Endings of picture files.
@@ -206,7 +208,7 @@ fn walk(
 /// A table with a column `path` (or `file`, `image`, `filename`) and maybe `label` (or `class`). Paths are relative
 /// to the table.
 pub fn table(path: &Path) -> Result<Vec<Item>> {
-    let bad = |reason: String| Error::names("table", format!("{reason} ({})", path.display()));
+    let bad = |reason: String| Error::names("table", format!("{reason} ({})", shown(&path)));
     let mut reader = csv::Reader::from_path(path).map_err(|e| bad(e.to_string()))?;
     let header = reader.headers().map_err(|e| bad(e.to_string()))?.clone();
     let column =

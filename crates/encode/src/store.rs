@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use ultta::Features;
 use ultta_formats::numbers::Number;
+use ultta_formats::shown;
 use ultta_formats::{Aside, Dtype, Tensors, map_file, tensors, write_atomically};
 
 use crate::source::Item;
@@ -85,8 +86,7 @@ pub fn table_of(out: &Path) -> PathBuf {
 
 /// Refuses an output that would not be a features file, or whose table would replace a file of someone else.
 pub fn check_out(out: &Path) -> Result<()> {
-    let refuse =
-        |reason: &str, path: &Path| Err(Error::names("out", format!("{reason} ({})", path.display())));
+    let refuse = |reason: &str, path: &Path| Err(Error::names("out", format!("{reason} ({})", shown(&path))));
     if out.extension().is_none_or(|ending| ending != "safetensors") {
         return refuse("expected a name that ends in .safetensors", out);
     }

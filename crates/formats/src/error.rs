@@ -12,7 +12,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// The operating system refused.
-    #[error("{doing}: {source} ({path})", path = path.display())]
+    #[error("{doing}: {source} ({path})", path = crate::shown(path))]
     Io {
         /// What was being done.
         doing: &'static str,
@@ -22,7 +22,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// The contents are not what they should be.
-    #[error("{problem} ({path})", path = path.display())]
+    #[error("{problem} ({path})", path = crate::shown(path))]
     Content {
         /// What is wrong.
         problem: Problem,

@@ -10,6 +10,7 @@
 //! | [`numbers`] | little-endian numbers of every dtype |
 //! | [`map`] | memory maps: the only `unsafe` code of this crate |
 //! | [`write`](mod@write) | files that are written aside and renamed |
+//! | [`shown`](mod@shown) | names of files as they are shown to people |
 //! | [`kind`] | telling features, head and state files apart |
 //!
 //! `docs/formats.md` describes the formats for users.
@@ -22,6 +23,7 @@ pub mod lines;
 pub mod map;
 pub mod npy;
 pub mod numbers;
+pub mod shown;
 pub mod tensors;
 pub mod write;
 
@@ -31,5 +33,6 @@ pub use kind::Kind;
 pub use lines::{Id, Line};
 pub use map::map_file;
 pub use safetensors::Dtype;
+pub use shown::shown;
 pub use tensors::{Tensors, to_bytes};
 pub use write::{Aside, write_atomically};

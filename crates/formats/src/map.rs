@@ -11,6 +11,9 @@ use crate::{Error, Result};
 #[allow(unsafe_code)]
 pub fn map_file(path: &Path) -> Result<Mmap> {
     let file = File::open(path).map_err(Error::io("opening", path))?;
+    if file.metadata().is_ok_and(|found| found.is_dir()) {
+        return Err(Error::io("opening", path)(std::io::Error::other("it is a folder, expected a file")));
+    }
     // SAFETY: the map is read-only, and everything that reads it treats the bytes as untrusted. What `Mmap` asks
     // of its caller is that no other process shortens or rewrites the file while it is mapped. That cannot be
     // enforced; it holds for files that this project writes, since they are replaced by a rename and never
@@ -30,6 +33,9 @@ mod tests {
         assert_eq!(&map_file(&path).unwrap()[..], b"abc");
         std::fs::write(&path, b"").unwrap();
         assert_eq!(&map_file(&path).unwrap()[..], b"");
+        let refused = map_file(folder.path()).unwrap_err();
+        assert!(matches!(refused, Error::Io { doing: "opening", .. }));
+        assert!(refused.to_string().contains("it is a folder"), "{refused}");
         assert!(matches!(map_file(&folder.path().join("none")), Err(Error::Io { doing: "opening", .. })));
     }
 }

@@ -49,7 +49,7 @@ impl App {
         let guards = Guards::new(&config.tokens);
         let (stopping, requests) = (AtomicBool::new(false), AtomicU64::new(0));
         let room = Room::new(config.limits.waiting_bytes);
-        let pictures = encoder.map(|encoder| Pictures::new(encoder, config.limits.picture_queue));
+        let pictures = encoder.map(|encoder| Pictures::new(encoder, &config.limits));
         Ok(Self { config, streams, metrics, pictures, stopping, guards, room, boot, requests })
     }
 }
@@ -138,7 +138,10 @@ async fn every_request(State(app): State<Arc<App>>, mut request: Request, next: 
         request.headers_mut().insert(REQUEST_ID.clone(), value);
     }
     let limit = Duration::from_secs(app.config.limits.request_seconds);
-    let admitted = admit(&app, &request).and_then(|access| check_length(&app, &request).map(|()| access));
+    let admitted = admit(&app, &request).and_then(|access| {
+        check_encoding(&request)?;
+        check_length(&app, &request).map(|()| access)
+    });
     let share = (!is_lines(&request)).then(|| app.room.share());
     let expected = request.headers().contains_key(header::EXPECT);
     let (watch, body) = Watch::new(std::mem::take(request.body_mut()), share, expected);
@@ -206,6 +209,19 @@ fn check_length(app: &App, request: &Request) -> Result<(), Problem> {
     }
 }
 
+/// Refuses a body that is packed: what it unpacks to could not be bounded by its length.
+fn check_encoding(request: &Request) -> Result<(), Problem> {
+    let encodings = request.headers().get_all(header::CONTENT_ENCODING).iter();
+    let mut packed = encodings.filter(|name| !name.as_bytes().eq_ignore_ascii_case(b"identity"));
+    match packed.next() {
+        Some(name) => Err(Problem::unsupported(format!(
+            "content-encoding {:?} is not read; send the body as it is",
+            String::from_utf8_lossy(name.as_bytes())
+        ))),
+        None => Ok(()),
+    }
+}
+
 fn is_lines(request: &Request) -> bool {
     routes::content_type(request.headers()) == "application/x-ndjson"
 }
@@ -224,7 +240,7 @@ fn admit(app: &App, request: &Request) -> Result<Access, Problem> {
     let headers = request.headers();
     let host = headers.get(header::HOST).and_then(|v| v.to_str().ok()).unwrap_or("");
     if let Some(origin) = headers.get(header::ORIGIN).and_then(|v| v.to_str().ok()) {
-        let own = origin.split_once("://").is_some_and(|(_, rest)| rest == host);
+        let own = origin.split_once("://").is_some_and(|(_, rest)| rest.eq_ignore_ascii_case(host));
         let allowed = app.config.cors_origins.iter().any(|o| o == "*" || o == origin);
         if !own && !allowed {
             return Err(Problem::forbidden(
@@ -239,10 +255,12 @@ fn admit(app: &App, request: &Request) -> Result<Access, Problem> {
             .rsplit_once(':')
             .filter(|(_, port)| port.chars().all(|c| c.is_ascii_digit()))
             .map_or(host, |(n, _)| n);
+        // Names have no case, and a dot at the end only says that the name is whole.
+        let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
         let local = name.is_empty()
             || name == "localhost"
             || name.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok()
-            || app.config.hosts.iter().any(|h| h == name);
+            || app.config.hosts.iter().any(|h| h.eq_ignore_ascii_case(&name));
         if local || needed.is_none() {
             return Ok(Access::Admin);
         }

@@ -16,6 +16,7 @@ mod auth;
 mod board;
 pub mod body;
 mod clock;
+mod descriptors;
 #[doc(hidden)]
 pub mod fuzz;
 mod http;
@@ -40,6 +41,6 @@ mod streams;
 
 pub use http::openapi;
 pub use listen::{Server, ServerError};
-pub use picture::{PictureEncoder, PictureError};
+pub use picture::PictureEncoder;
 pub use settings::{Durability, Limits, ServerConfig, Tokens};
 pub use streams::{StreamSpec, Streams};

@@ -17,6 +17,7 @@ use tokio_rustls::rustls;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
+use crate::descriptors;
 use crate::http::{self, App};
 use crate::picture::PictureEncoder;
 use crate::settings::ServerConfig;
@@ -72,7 +73,10 @@ impl Server {
         encoder: Option<Arc<dyn PictureEncoder>>,
         stream: Option<(&str, StreamSpec)>,
     ) -> Result<Self, ServerError> {
+        let mut config = config;
         config.check().map_err(ServerError::Config)?;
+        let limits = &mut config.limits;
+        limits.connections = descriptors::connections(limits.connections, limits.streams);
         let tls = match (&config.tls_cert, &config.tls_key) {
             (Some(cert), Some(key)) => Some(tls(cert, key)?),
             _ => None,

@@ -6,42 +6,42 @@ use axum::body::Bytes;
 use tokio::sync::Semaphore;
 
 use crate::problem::Problem;
+use crate::settings::Limits;
 
 /// Turns pictures into features. The command line passes one in when a model is loaded.
 pub trait PictureEncoder: Send + Sync {
     /// Length of a feature row.
     fn dim(&self) -> usize;
 
-    /// One unit row per picture, in order, all rows one after another. Pictures are whole files (JPEG, PNG, …);
-    /// an error says which picture is wrong and why.
-    fn encode(&self, pictures: &[&[u8]]) -> Result<Vec<f32>, PictureError>;
+    /// Number of pixels of a picture, read off the head of its file (JPEG, PNG, …): nothing is decoded. An error says
+    /// what is wrong with the picture.
+    fn pixels(&self, picture: &[u8]) -> Result<u64, String>;
+
+    /// The unit row of a picture, a whole file. An error says what is wrong with the picture.
+    fn encode(&self, picture: &[u8]) -> Result<Vec<f32>, String>;
 }
 
-/// A picture that cannot be encoded.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("picture {index}: {reason}")]
-pub struct PictureError {
-    /// Which of the pictures.
-    pub index: usize,
-    /// What is wrong with it.
-    pub reason: String,
-}
-
-/// An image model that encodes for as many requests at once as there are cores. Some more may wait; what they hold in
-/// memory is bounded with them.
+/// An image model that encodes as many pictures at once as there are cores. Requests take turns, picture by picture, in
+/// the order in which they ask: a request of many pictures does not keep one of few waiting, and one whose client has
+/// gone ends with the picture at hand. Some more requests may wait; what they hold in memory is bounded with them.
 pub struct Pictures {
     encoder: Arc<dyn PictureEncoder>,
     places: Arc<Semaphore>,
     cores: Arc<Semaphore>,
+    /// Pixels that the pictures of a request may have together.
+    most_pixels: u64,
 }
 
 impl Pictures {
-    pub fn new(encoder: Arc<dyn PictureEncoder>, queue: usize) -> Self {
+    pub fn new(encoder: Arc<dyn PictureEncoder>, limits: &Limits) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
             encoder,
-            places: Arc::new(Semaphore::new(cores + queue.min(Semaphore::MAX_PERMITS - cores))),
+            places: Arc::new(Semaphore::new(
+                cores + limits.picture_queue.min(Semaphore::MAX_PERMITS - cores),
+            )),
             cores: Arc::new(Semaphore::new(cores)),
+            most_pixels: limits.request_pixels as u64,
         }
     }
 
@@ -50,21 +50,51 @@ impl Pictures {
         self.encoder.dim()
     }
 
-    /// One row per picture, when it is this request's turn.
+    /// One row per picture, all rows one after another. Dropped, it gives up what it has not begun.
     pub async fn encode(&self, pictures: Vec<Bytes>) -> Result<Vec<f32>, Problem> {
-        let busy = || Problem::busy("too many pictures wait for the image model already; try again");
-        let place = self.places.clone().try_acquire_owned().map_err(|_| busy())?;
-        let core = self.cores.clone().acquire_owned().await.map_err(|_| busy())?;
-        let encoder = self.encoder.clone();
-        let encoded = tokio::task::spawn_blocking(move || {
-            // Held to the end, also if nobody waits for the answer any more.
-            let _turn = (place, core);
-            let views: Vec<&[u8]> = pictures.iter().map(|p| &p[..]).collect();
-            encoder.encode(&views)
-        });
-        encoded
-            .await
-            .map_err(|_| Problem::invalid("the image model failed on this picture"))?
-            .map_err(|e| Problem::invalid(e.to_string()))
+        let _place = self.places.try_acquire().map_err(|_| busy())?;
+        let most = self.most_pixels;
+        let mut pixels: u64 = 0;
+        let mut rows = Vec::with_capacity(pictures.len() * self.dim());
+        // All are looked at before work goes into the first.
+        for (i, picture) in pictures.iter().enumerate() {
+            let own = self.turn(picture, |encoder, picture| encoder.pixels(picture)).await?;
+            pixels = pixels.saturating_add(own.map_err(|reason| refusal(i, &reason))?);
+            if pixels > most {
+                return Err(Problem::too_large(format!(
+                    "the pictures of a request may have {most} pixels together (limits.request_pixels), the first {} have {pixels}",
+                    i + 1
+                )));
+            }
+        }
+        for (i, picture) in pictures.iter().enumerate() {
+            let row = self.turn(picture, |encoder, picture| encoder.encode(picture)).await?;
+            rows.extend(row.map_err(|reason| refusal(i, &reason))?);
+        }
+        Ok(rows)
     }
+
+    /// Does one thing with a picture when it is this request's turn. The core is held until the thing is done, also if
+    /// nobody waits for it any more.
+    async fn turn<T: Send + 'static>(
+        &self,
+        picture: &Bytes,
+        work: impl FnOnce(&dyn PictureEncoder, &[u8]) -> T + Send + 'static,
+    ) -> Result<T, Problem> {
+        let core = self.cores.clone().acquire_owned().await.map_err(|_| busy())?;
+        let (encoder, picture) = (self.encoder.clone(), picture.clone());
+        let done = tokio::task::spawn_blocking(move || {
+            let _core = core;
+            work(&*encoder, &picture)
+        });
+        done.await.map_err(|_| Problem::invalid("the image model failed on this picture"))
+    }
+}
+
+fn busy() -> Problem {
+    Problem::busy("too many pictures wait for the image model already; try again")
+}
+
+fn refusal(picture: usize, reason: &str) -> Problem {
+    Problem::invalid(format!("picture {picture}: {reason}"))
 }

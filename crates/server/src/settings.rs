@@ -97,6 +97,7 @@ impl ServerConfig {
             ("limits.body_bytes", limits.body_bytes),
             ("limits.picture_bytes", limits.picture_bytes),
             ("limits.picture_pixels", limits.picture_pixels),
+            ("limits.request_pixels", limits.request_pixels),
             ("limits.picture_queue", limits.picture_queue),
             ("limits.batch_rows", limits.batch_rows),
             ("limits.streams", limits.streams),
@@ -145,6 +146,8 @@ pub struct Limits {
     pub picture_bytes: usize,
     /// Pixels of one picture.
     pub picture_pixels: usize,
+    /// Pixels of all pictures of one request.
+    pub request_pixels: usize,
     /// Requests of pictures that may wait for the image model; more are answered with 429.
     pub picture_queue: usize,
     /// Rows of one request.
@@ -153,7 +156,8 @@ pub struct Limits {
     pub streams: usize,
     /// Requests that may wait for one stream; more are answered with 429.
     pub queue: usize,
-    /// Open connections; more wait to be accepted.
+    /// Open connections; more wait to be accepted. The process may open so many files (`ulimit -n`); what the streams
+    /// need of them is not given to connections.
     pub connections: usize,
     /// Snapshots kept per stream.
     pub snapshots: usize,
@@ -172,6 +176,7 @@ impl Default for Limits {
             waiting_bytes: 256 << 20,
             picture_bytes: 16 << 20,
             picture_pixels: 50_000_000,
+            request_pixels: 400_000_000,
             picture_queue: 64,
             batch_rows: 16_384,
             streams: 64,

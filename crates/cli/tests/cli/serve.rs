@@ -228,6 +228,42 @@ fn without_room_on_the_disk_it_answers_on_and_learns_again_by_itself() {
     server.terminate();
 }
 
+/// Connections that say nothing take no file that a log needs: with few files to open, streams learn, rotate their logs
+/// and write their states all the same.
+#[test]
+fn idle_connections_leave_files_for_the_logs() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("ultta.toml");
+    std::fs::write(&file, "[server]\ncompact_bytes = 65536\n").unwrap();
+    let mut command = Command::new("bash");
+    command.args(["-c", "ulimit -n 128; exec \"$0\" serve \"$@\"", ULTTA]);
+    let server = Server::spawn(command, folder.path(), &["--config", file.to_str().unwrap()]);
+    assert_eq!(server.get("/v1/config")["limits"]["connections"], 64);
+    let idle: Vec<TcpStream> = (0..150).map(|_| TcpStream::connect(&server.address).unwrap()).collect();
+    std::thread::sleep(Duration::from_millis(300));
+    let features = simulator().next_block(5000).0;
+    for start in (0..5000).step_by(50) {
+        let answer = server.post(CLASSIFY, &request(&features.slice(start..start + 50))).unwrap();
+        assert_eq!(answer["learnt"], true, "row {start}: {answer}");
+    }
+    let stream = server.get("/v1/streams/default");
+    assert_eq!(stream["status"]["degraded"], Value::Null);
+    let snapshot = server.post("/v1/streams/default/snapshots", &json!({"label": "a"})).unwrap();
+    assert!(snapshot["snapshots"].is_array() || snapshot["label"] == "a", "{snapshot}");
+    let started = Instant::now();
+    while std::fs::read_dir(folder.path().join("data/streams/default"))
+        .unwrap()
+        .filter(|entry| entry.as_ref().unwrap().path().extension().is_some_and(|e| e == "wal"))
+        .count()
+        > 1
+    {
+        assert!(started.elapsed() < Duration::from_secs(10), "the log was not compacted");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop(idle);
+    server.terminate();
+}
+
 #[test]
 fn rust_http_and_the_command_line_give_the_same_answers() {
     let folder = tempfile::tempdir().unwrap();
@@ -289,9 +325,12 @@ fn rust_http_and_the_command_line_give_the_same_answers() {
     let mut answer = String::new();
     piped.stdout.take().unwrap().read_to_string(&mut answer).unwrap();
     assert!(piped.wait().unwrap().success() && answer.contains("\"id\":0"), "{answer}");
-    let unknown =
-        Command::new(ULTTA).args(["client", "--url", &url, "feedback", "999999=1"]).output().unwrap();
-    assert_eq!(unknown.status.code(), Some(1), "a refused label");
+    for (generation, code) in [(&["--generation", "1"][..], 1), (&["--generation", "0"], 2), (&[], 2)] {
+        let mut command = Command::new(ULTTA);
+        command.args(["client", "--url", &url, "feedback", "999999=1"]).args(generation);
+        let refused = command.output().unwrap();
+        assert_eq!(refused.status.code(), Some(code), "a refused label, {generation:?}");
+    }
     let refused =
         Command::new(ULTTA).args(["client", "--url", &url, "--stream", "none", "status"]).output().unwrap();
     assert_eq!(refused.status.code(), Some(2));
@@ -397,6 +436,7 @@ fn a_file_sets_the_server_up_and_mistakes_are_named() {
     let data = folder.path().join("data");
     let data = data.to_str().unwrap();
     let head = folder.path().join("head.safetensors");
+    fails(&["--data-dir", data, "--head", folder.path().to_str().unwrap()], "it is a folder");
     fails(&[], "--data-dir");
     fails(&["--data-dir", data, "--host", "0.0.0.0"], "tokens are required");
     fails(&["--data-dir", data, "--set", "gate.keep=0.5"], "no --head");

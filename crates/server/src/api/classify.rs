@@ -233,7 +233,8 @@ pub struct FeedbackRequest {
     /// The labels.
     #[serde(deserialize_with = "list")]
     pub labels: Vec<FeedbackLabel>,
-    /// The generation that the ids belong to, to be safe against a reset in between.
+    /// The generation that the ids belong to, as the answers had it. It may be left out in the first generation only:
+    /// after a reset the same id is another sample.
     #[serde(default)]
     pub generation: Option<u64>,
 }

@@ -76,6 +76,12 @@ impl Owner {
                 self.extra.generation
             )));
         }
+        if feedback.generation.is_none() && feedback.source.is_none() && self.extra.generation > 0 {
+            return Err(Problem::conflict(format!(
+                "the stream is in generation {}, and ids count anew in each: send `generation` as the answers to the samples had it",
+                self.extra.generation
+            )));
+        }
         let labels: Vec<Result<(u64, usize), String>> =
             feedback.labels.iter().map(|&(id, label)| self.find_sample(id, label, feedback.source)).collect();
         self.log_labels(labels.iter().flatten())?;

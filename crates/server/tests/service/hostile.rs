@@ -252,3 +252,66 @@ fn a_flipped_byte_in_the_middle_of_a_log_is_told_and_begins_a_new_generation() {
     assert_eq!(service.get("/healthz").1["status"], "ok");
     service.stop();
 }
+
+/// A packed body is refused by naming its encoding, whatever the call; an identity is none.
+#[test]
+fn packed_bodies_are_refused_by_their_encoding() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = Service::with_default(folder.path(), "ul-tta");
+    let body = serde_json::to_vec(&request(&rows(1))).unwrap();
+    for (encoding, expected) in [("gzip", 415), ("br", 415), ("gzip, identity", 415), ("identity", 200)] {
+        for path in ["/v1/streams/default/classify", "/v1/streams/default/predict"] {
+            let headers = [("content-type", "application/json"), ("content-encoding", encoding)];
+            let (status, text, _) = service.send_raw(path, &headers, &body);
+            let text = String::from_utf8(text).unwrap();
+            assert_eq!(status, expected, "{encoding}: {text}");
+            assert!(status == 200 || text.contains("content-encoding"), "{text}");
+        }
+    }
+    service.stop();
+}
+
+/// Names have no case and may end in a dot.
+#[test]
+fn every_form_of_a_local_name_is_local() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut named = config(folder.path());
+    named.hosts.push("Box.Example".into());
+    let service = Service::start(named);
+    for (host, status) in [
+        ("localhost", 200),
+        ("LOCALHOST", 200),
+        ("localhost.", 200),
+        ("LocalHost.:8080", 200),
+        ("127.0.0.1:8080", 200),
+        ("[::1]:8080", 200),
+        ("BOX.example", 200),
+        ("localhost.example", 403),
+        ("localhost..", 403),
+        ("evil.example", 403),
+    ] {
+        let answer = service
+            .raw(format!("GET /v1/streams HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n").as_bytes());
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{host}: {answer}");
+    }
+    service.stop();
+}
+
+/// After a reset an id is another sample: a label that does not say which is meant reaches none.
+#[test]
+fn labels_without_a_generation_are_taken_in_the_first_one_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = Service::with_default(folder.path(), "ul-tta");
+    let feedback = |body: &serde_json::Value| service.post("/v1/streams/default/feedback", body);
+    let plain = json!({"labels": [{"id": 3, "label": 1}]});
+    service.classify(&rows(10));
+    assert_eq!(feedback(&plain).0, 200);
+    assert_eq!(service.post("/v1/streams/default/reset", &json!({})).0, 200);
+    service.classify(&rows(10));
+    let (status, problem) = feedback(&plain);
+    assert_eq!(status, 409, "{problem}");
+    assert!(problem["detail"].as_str().unwrap().contains("send `generation`"), "{problem}");
+    assert_eq!(feedback(&json!({"labels": [{"id": 3, "label": 1}], "generation": 0})).0, 409);
+    assert_eq!(feedback(&json!({"labels": [{"id": 3, "label": 1}], "generation": 1})).0, 200);
+    service.stop();
+}

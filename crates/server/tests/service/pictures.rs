@@ -3,7 +3,7 @@ use std::sync::{Arc, RwLock};
 
 use base64::Engine;
 use serde_json::json;
-use ultta_server::{PictureEncoder, PictureError};
+use ultta_server::PictureEncoder;
 
 use crate::common::*;
 
@@ -15,14 +15,14 @@ impl PictureEncoder for ByFirstByte {
         DIM
     }
 
-    fn encode(&self, pictures: &[&[u8]]) -> Result<Vec<f32>, PictureError> {
-        let mut out = Vec::new();
-        for (index, picture) in pictures.iter().enumerate() {
-            let reason = || PictureError { index, reason: "not a picture".into() };
-            let row = usize::from(*picture.first().ok_or_else(reason)?);
-            out.extend(self.0.get(row * DIM..(row + 1) * DIM).ok_or_else(reason)?);
-        }
-        Ok(out)
+    /// The length of the file stands for its pixels.
+    fn pixels(&self, picture: &[u8]) -> Result<u64, String> {
+        Ok(picture.len() as u64)
+    }
+
+    fn encode(&self, picture: &[u8]) -> Result<Vec<f32>, String> {
+        let row = usize::from(*picture.first().ok_or("not a picture")?);
+        Ok(self.0.get(row * DIM..(row + 1) * DIM).ok_or("not a picture")?.to_vec())
     }
 }
 
@@ -74,12 +74,16 @@ impl PictureEncoder for Gated {
         DIM
     }
 
-    fn encode(&self, pictures: &[&[u8]]) -> Result<Vec<f32>, PictureError> {
+    fn pixels(&self, picture: &[u8]) -> Result<u64, String> {
+        self.rows.pixels(picture)
+    }
+
+    fn encode(&self, picture: &[u8]) -> Result<Vec<f32>, String> {
         let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
         self.most.fetch_max(now, Ordering::SeqCst);
         drop(self.gate.read().unwrap());
         self.now.fetch_sub(1, Ordering::SeqCst);
-        self.rows.encode(pictures)
+        self.rows.encode(picture)
     }
 }
 
@@ -121,5 +125,73 @@ fn without_a_model_the_answer_says_how_to_load_one() {
             )
         )
     );
+    service.stop();
+}
+
+/// A model that takes its time, and counts the pictures it was given.
+struct Slow {
+    rows: ByFirstByte,
+    begun: AtomicUsize,
+}
+
+impl PictureEncoder for Slow {
+    fn dim(&self) -> usize {
+        DIM
+    }
+
+    fn pixels(&self, picture: &[u8]) -> Result<u64, String> {
+        self.rows.pixels(picture)
+    }
+
+    fn encode(&self, picture: &[u8]) -> Result<Vec<f32>, String> {
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        self.rows.encode(picture)
+    }
+}
+
+fn many(pictures: usize) -> Vec<u8> {
+    serde_json::to_vec(&json!({"pictures": vec!["AA=="; pictures]})).unwrap()
+}
+
+/// A request of many pictures takes turns with others, ends when its client goes, and may have so many pixels.
+#[test]
+fn many_pictures_neither_keep_others_waiting_nor_outlive_their_client() {
+    use std::io::Write;
+    let folder = tempfile::tempdir().unwrap();
+    let slow = Arc::new(Slow { rows: ByFirstByte(rows(6).data().to_vec()), begun: AtomicUsize::new(0) });
+    let mut limits = config(folder.path());
+    limits.limits.request_pixels = 2000;
+    let service = Service::with_encoder(limits, Some(slow.clone()));
+    service.ensure("default", "ul-tta");
+    let cores = std::thread::available_parallelism().unwrap().get();
+    // 1,000 pictures of 20 ms for every core, twice over.
+    let body = many(1000);
+    let greedy: Vec<_> = (0..2 * cores)
+        .map(|_| {
+            let mut socket = std::net::TcpStream::connect(service.address).unwrap();
+            let head = format!(
+                "POST {PATH} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+                body.len()
+            );
+            socket.write_all(head.as_bytes()).unwrap();
+            socket.write_all(&body).unwrap();
+            socket
+        })
+        .collect();
+    eventually("the model is at work", || slow.begun.load(Ordering::SeqCst) > 2 * cores);
+    let started = std::time::Instant::now();
+    assert_eq!(service.send(PATH, "image/png", &[0]).0, 200);
+    assert!(started.elapsed().as_millis() < 3000, "it waited {:?} among others", started.elapsed());
+    assert!(slow.begun.load(Ordering::SeqCst) < 1000, "the others are still at it");
+    drop(greedy);
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    let begun = slow.begun.load(Ordering::SeqCst);
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    assert_eq!(slow.begun.load(Ordering::SeqCst), begun, "nobody waits for it any more");
+    let (status, problem) = service.send(PATH, "application/json", &many(2001));
+    assert_eq!(status, 413, "{problem}");
+    assert!(problem["detail"].as_str().unwrap().contains("limits.request_pixels"), "{problem}");
+    assert_eq!(slow.begun.load(Ordering::SeqCst), begun, "refused before any work");
     service.stop();
 }

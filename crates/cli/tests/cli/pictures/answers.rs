@@ -36,6 +36,28 @@ fn a_folder_is_classified_and_broken_files_are_reported() {
     assert!(strict.stderr.contains("error: ") && strict.stderr.contains("00039"), "{}", strict.stderr);
 }
 
+/// A name is one thing on one line, whatever characters it has.
+#[test]
+fn control_characters_in_names_are_escaped_for_people() {
+    let place = Place::new();
+    draw(&place.path("photos/a\nwarning: b\u{1b}[2J.png"), 1);
+    std::fs::write(place.path("photos/broken\r\n.png"), b"").unwrap();
+    let people = place.run(&["classify", "photos", "--labels", "cat,dog,fox"]).success();
+    assert_eq!(people.stdout.lines().count(), 1, "{:?}", people.stdout);
+    assert!(people.stdout.contains(r"a\nwarning: b\u{1b}[2J.png: "), "{:?}", people.stdout);
+    assert!(people.stderr.contains(r"broken\r\n.png"), "{:?}", people.stderr);
+    assert!(!(people.stdout + &people.stderr).contains(['\r', '\u{1b}']));
+    let strict = place.run(&["classify", "photos/broken\r\n.png", "--labels", "cat,dog,fox", "--strict"]);
+    assert_eq!((strict.code, strict.stderr.trim_end().lines().count()), (2, 1), "{:?}", strict.stderr);
+    let missing = place.run(&["inspect", "no\nsuch.safetensors"]);
+    assert!(missing.code == 2 && missing.stderr.contains(r"no\nsuch.safetensors"), "{:?}", missing.stderr);
+    let json = place.run(&["classify", "photos", "--labels", "cat,dog,fox", "--json"]).success();
+    assert!(
+        json.lines().iter().any(|line| line["id"].as_str().unwrap().contains('\n')),
+        "data stays as it is"
+    );
+}
+
 #[test]
 fn the_state_continues_and_the_batch_does_not_matter() {
     let place = Place::new();
