@@ -249,6 +249,19 @@ impl Prediction {
     }
 }
 
+/// The samples that delayed labels can be for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// How many they are.
+    pub samples: usize,
+    /// Id of the oldest.
+    pub oldest: Option<u64>,
+    /// How many they may be.
+    pub most: usize,
+    /// The setting that says so.
+    pub setting: &'static str,
+}
+
 /// What letting a batch teach did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Observed {
@@ -339,6 +352,11 @@ pub trait Adapter: CloneAdapter + Send + Sync {
     /// A delayed label for a row answered earlier; `false` if the method has no use for it.
     fn feedback(&mut self, _id: u64, _label: usize) -> Result<bool> {
         Ok(false)
+    }
+
+    /// Which samples delayed labels can be for; `None` if the method has no use for labels.
+    fn memory(&self) -> Option<Memory> {
+        None
     }
 
     /// Back to the start.

@@ -114,12 +114,16 @@ pub enum Error {
         path: PathBuf,
     },
     /// A label was given for a sample that is unknown or no longer remembered.
-    #[error("feedback: sample {id} is not among the {remembered} remembered ones")]
+    #[error(
+        "feedback: sample {id} is not among the {remembered} remembered ones; the setting {setting} says how many are remembered"
+    )]
     Forgotten {
         /// The sample's id.
         id: u64,
         /// How many samples are remembered.
         remembered: usize,
+        /// The setting that bounds their number.
+        setting: &'static str,
     },
     /// A label is not a class of the head.
     #[error("feedback: label {label} is not below the number of classes, {classes}")]

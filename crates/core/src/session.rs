@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use crate::adapter::{Adapter, Answer, Batch, ClassDrift, Grouping, Prediction, ScoresRef};
+use crate::adapter::{Adapter, Answer, Batch, ClassDrift, Grouping, Memory, Prediction, ScoresRef};
 use crate::blocks::{Blocks, GUARD_ROWS};
 use crate::guard::{Answered, Guard, Standing, Verdict};
 use crate::scores::Summary;
@@ -140,6 +140,11 @@ impl Session {
             return Ok(false);
         }
         self.adapter.feedback(id, label)
+    }
+
+    /// Which samples delayed labels can be for; `None` if the method has no use for labels.
+    pub fn memory(&self) -> Option<Memory> {
+        self.adapter.memory()
     }
 
     /// Whether a step or a prediction can take these samples. Both ask this before anything changes.

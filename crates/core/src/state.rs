@@ -88,7 +88,8 @@ impl State {
 
     /// Counts that must be there, `N` of them, none so large that counting on could overflow.
     pub fn counts<const N: usize>(&self, name: &str) -> Result<[u64; N]> {
-        let counts: [u64; N] = self.get_n(name, N)?.try_into().expect("the length was checked");
+        let wrong = || Error::state(format!("{name}: expected {N} counts"));
+        let counts: [u64; N] = self.get_n(name, N)?.try_into().map_err(|_| wrong())?;
         if counts.iter().any(|&count| count > MAX_COUNT) {
             return Err(Error::state(format!("{name} holds a count beyond {MAX_COUNT}")));
         }

@@ -7,6 +7,7 @@ use tokio::sync::oneshot;
 use ultta::{Row, Temperature};
 use ultta::{Scores, Step};
 
+use crate::api::Remembered;
 use crate::owner::Owner;
 use crate::problem::Problem;
 use crate::samples::Samples;
@@ -117,7 +118,13 @@ pub struct Feedback {
     pub generation: Option<u64>,
     /// If set, the ids are those of the stream that is shadowed, in this generation of it.
     pub source: Option<u64>,
-    pub reply: Option<oneshot::Sender<Result<Vec<Outcome>, Problem>>>,
+    pub reply: Option<oneshot::Sender<Result<Outcomes, Problem>>>,
+}
+
+/// What became of labels, and which samples more can be for.
+pub struct Outcomes {
+    pub outcomes: Vec<Outcome>,
+    pub remembered: Remembered,
 }
 
 /// What became of a label.

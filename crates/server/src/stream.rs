@@ -8,7 +8,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use ultta::{Config, Head, Scores};
 
 use crate::board::{Board, Status};
-use crate::job::{Answers, Classify, Extent, Feedback, Job, Outcome, Reply};
+use crate::job::{Answers, Classify, Extent, Feedback, Job, Outcomes, Reply};
 use crate::metrics::Stages;
 use crate::owner::Owner;
 use crate::problem::Problem;
@@ -168,7 +168,7 @@ impl Stream {
         &self,
         labels: Vec<(u64, usize)>,
         generation: Option<u64>,
-    ) -> Result<Vec<Outcome>, Problem> {
+    ) -> Result<Outcomes, Problem> {
         let (reply, outcomes) = oneshot::channel();
         let job = Feedback { labels, generation, source: None, reply: Some(reply) };
         self.enqueue(Job::Feedback(job))?;

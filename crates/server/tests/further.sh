@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # Further tests of the service, each with what it needs set up by name. From the root of the project:
-#   bash crates/server/tests/further.sh [kills|schema|triton|page|fuzz …]      all of them if none is named
+#   bash crates/server/tests/further.sh [kills|hostile|schema|triton|page|fuzz …]      all of them if none is named
 # Needs the Rust toolchain, python3 and node; `page` needs Debian's chromium (installed if there is apt).
+# KILLS (200), EXAMPLES (200 of each call) and SOAK (1200 seconds) make it longer or shorter; ULTTA is a program to test instead
+# of the one that is built.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 here=crates/server/tests
 scratch="${ULTTA_FURTHER:-$(mktemp -d)}"
 mkdir -p "$scratch"
-cargo build --quiet --workspace --bins
-ultta=target/debug/ultta
+if [ -z "${ULTTA:-}" ]; then cargo build --quiet --release --bin ultta; fi
+ultta="${ULTTA:-target/release/ultta}"
 server=""
 cleanup() { if [ -n "$server" ]; then kill "$server" 2>/dev/null || true; wait "$server" 2>/dev/null || true; fi; }
 trap cleanup EXIT
@@ -27,13 +29,21 @@ venv() { # packages
   "$scratch/venv/bin/pip" install -q "$@"
 }
 
-kills() { ULTTA_KILLS=45 cargo test --quiet --workspace --test cli killed_at_random -- --nocapture; }
+kills() { # kill -9 under load, half of them amid labels, snapshots, returns, freezing, compaction and a shadow
+  ULTTA_KILLS="${KILLS:-200}" cargo test --quiet --workspace --features gradient --test cli killed_at_random -- --nocapture
+}
+
+hostile() { # normal clients alone and beside hostile ones: their p99, every status, memory
+  serve hostile
+  python3 "$here/further/hostile.py" "$url" "$server" "$scratch/features.npy" "${SOAK:-1200}"
+  cleanup; server=""
+}
 
 schema() { # every documented call with bodies made from the document: no undocumented status (no 500), no broken answer
   venv schemathesis
   serve schema
-  timeout 1200 "$scratch/venv/bin/schemathesis" run "$url/openapi.json" --checks status_code_conformance,content_type_conformance,response_schema_conformance \
-    --max-examples "${EXAMPLES:-30}" --seed 1 --request-timeout 30 --workers 1 --phases examples,coverage,fuzzing
+  timeout "${SCHEMA_SECONDS:-3600}" "$scratch/venv/bin/schemathesis" run "$url/openapi.json" --checks status_code_conformance,content_type_conformance,response_schema_conformance \
+    --max-examples "${EXAMPLES:-200}" --seed 1 --request-timeout 30 --workers 1 --phases examples,coverage,fuzzing
   curl -sf "$url/healthz"; echo
   cleanup; server=""
 }
@@ -55,5 +65,5 @@ page() { # the dashboard in a browser: real clicks, no console errors, screensho
 
 fuzz() { cargo fuzz --version > /dev/null 2>&1 || cargo install --quiet cargo-fuzz; python3 fuzz/fuzz.py "${SECONDS_:-60}" body; }
 
-for what in "${@:-kills schema triton page fuzz}"; do for each in $what; do echo "== $each"; "$each"; done; done
+for what in "${@:-kills hostile schema triton page fuzz}"; do for each in $what; do echo "== $each"; "$each"; done; done
 echo "all passed; left in $scratch"

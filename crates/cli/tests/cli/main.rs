@@ -7,6 +7,8 @@ mod demo;
 mod eval;
 #[cfg(feature = "gradient")]
 mod gradient;
+#[cfg(all(feature = "serve", target_os = "linux"))]
+mod kills;
 mod pictures;
 mod pipe;
 mod real;

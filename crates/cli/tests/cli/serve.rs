@@ -11,21 +11,21 @@ use ultta::simulate::{Simulator, SimulatorConfig};
 use ultta::{Config, Features, Session};
 
 const ULTTA: &str = env!("CARGO_BIN_EXE_ultta");
-const CLASSIFY: &str = "/v1/streams/default/classify";
+pub const CLASSIFY: &str = "/v1/streams/default/classify";
 
-fn simulator() -> Simulator {
+pub fn simulator() -> Simulator {
     Simulator::new(&SimulatorConfig { classes: 12, dim: 16, ..Default::default() }).unwrap()
 }
 
 /// A server of its own process.
-struct Server {
+pub struct Server {
     child: Child,
     address: String,
     agent: ureq::Agent,
 }
 
 impl Server {
-    fn start(folder: &Path, flags: &[&str]) -> Self {
+    pub fn start(folder: &Path, flags: &[&str]) -> Self {
         let mut command = Command::new(ULTTA);
         command.arg("serve");
         Self::spawn(command, folder, flags)
@@ -52,18 +52,30 @@ impl Server {
         Self { child, address, agent: config.into() }
     }
 
-    fn get(&self, path: &str) -> Value {
+    pub fn get(&self, path: &str) -> Value {
         let mut response = self.agent.get(format!("http://{}{path}", self.address)).call().unwrap();
         response.body_mut().read_json().unwrap_or(Value::Null)
     }
 
+    pub fn pid(&self) -> String {
+        self.child.id().to_string()
+    }
+
+    pub fn delete(&self, path: &str) {
+        let _ = self.agent.delete(format!("http://{}{path}", self.address)).call();
+    }
+
     fn state(&self) -> Vec<u8> {
-        let url = format!("http://{}/v1/streams/default/state", self.address);
+        self.state_of("default")
+    }
+
+    pub fn state_of(&self, stream: &str) -> Vec<u8> {
+        let url = format!("http://{}/v1/streams/{stream}/state", self.address);
         let mut response = self.agent.get(url).call().unwrap();
         response.body_mut().with_config().limit(1 << 30).read_to_vec().unwrap()
     }
 
-    fn post(&self, path: &str, body: &Value) -> Result<Value, ureq::Error> {
+    pub fn post(&self, path: &str, body: &Value) -> Result<Value, ureq::Error> {
         let request = self.agent.post(format!("http://{}{path}", self.address));
         let text = serde_json::to_vec(body).unwrap();
         let mut response = request.header("content-type", "application/json").send(&text)?;
@@ -74,27 +86,27 @@ impl Server {
         self.get("/v1/streams/default")["status"]["health"]["seen"].as_u64().unwrap() as usize
     }
 
-    fn kill(mut self) {
+    pub fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    fn terminate(mut self) {
+    pub fn terminate(mut self) {
         Command::new("kill").arg(self.child.id().to_string()).status().unwrap();
         assert!(self.child.wait().unwrap().success());
     }
 }
 
-fn request(features: &Features<'_>) -> Value {
+pub fn request(features: &Features<'_>) -> Value {
     let rows: Vec<&[f32]> = (0..features.rows()).map(|r| features.row(r)).collect();
     json!({"features": rows})
 }
 
 /// Numbers that look random and are the same every time.
-struct Dice(u64);
+pub struct Dice(pub u64);
 
 impl Dice {
-    fn below(&mut self, n: u64) -> u64 {
+    pub fn below(&mut self, n: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (self.0 >> 33) % n
     }

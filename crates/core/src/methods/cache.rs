@@ -97,7 +97,9 @@ impl Cache {
         if slot != last {
             self.keys.copy_within(last * self.dim..(last + 1) * self.dim, slot * self.dim);
             let moved = self.by_class.iter_mut().flatten().find(|s| **s as usize == last);
-            *moved.expect("every slot belongs to a class") = slot as u32;
+            if let Some(moved) = moved {
+                *moved = slot as u32;
+            }
         }
         self.keys.truncate(last * self.dim);
     }

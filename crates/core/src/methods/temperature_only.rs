@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-use crate::adapter::{Adapter, Answer, Batch, Card, Grouping, Observed, Prediction, Readout, Vitals};
+use crate::adapter::{Adapter, Answer, Batch, Card, Grouping, Memory, Observed, Prediction, Readout, Vitals};
 use crate::config::in_range;
 use crate::scores::{softmax, summary};
 use crate::{Error, Head, Result, State};
@@ -165,8 +165,13 @@ impl Adapter for TemperatureOnly {
     fn feedback(&mut self, id: u64, label: usize) -> Result<bool> {
         let remembered = self.remembered.len();
         let found = self.remembered.iter_mut().find(|r| r.id == id);
-        found.ok_or(Error::Forgotten { id, remembered })?.label = Some(label as u32);
+        found.ok_or(Error::Forgotten { id, remembered, setting: "remember" })?.label = Some(label as u32);
         Ok(true)
+    }
+
+    fn memory(&self) -> Option<Memory> {
+        let (samples, oldest) = (self.remembered.len(), self.remembered.front().map(|first| first.id));
+        Some(Memory { samples, oldest, most: self.config.remember, setting: "remember" })
     }
 
     fn reset(&mut self) {

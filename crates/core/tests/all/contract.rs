@@ -289,6 +289,8 @@ fn state_stays_bounded() {
         assert!(end.1 <= warm.1, "{name}: {} then {} bytes", warm.1, end.1);
         // What waits for the next chunk, or is not there without it, comes and goes.
         let slack = 128 * 16 * 4 + 16 * 16 * 8;
+        // A record for late labels: 64 bytes a sample, up to `feedback.remember` of them.
+        let slack = slack + session.memory().map_or(0, |memory| memory.most.min(2048) * 64);
         assert!(end.0 <= warm.0 + slack, "{name}: {} then {} bytes in the file", warm.0, end.0);
     }
 }
@@ -304,7 +306,8 @@ fn ten_thousand_classes_fit() {
     let images: Vec<f32> =
         (0..320 * dim).map(|i| texts.row((i / dim) * 31 % classes)[i % dim] + 0.03 * rng.normal()).collect();
     let images = Features::normalized(images, dim).unwrap();
-    let most = 8 * 1024 * 1024 + 3 * classes * dim * 4;
+    // The last is what is kept for late labels.
+    let most = 8 * 1024 * 1024 + 3 * classes * dim * 4 + 100_000 * 64;
     for name in ["ul-tta", "ul-tta:paper"] {
         let config = Config::named(name).unwrap();
         let mut session = Session::new(head.clone(), &config).unwrap();
@@ -730,6 +733,32 @@ fn feedback_must_name_a_remembered_sample_and_a_class() {
     frozen.step(&world.rows(5, 1)).unwrap();
     assert!(!frozen.feedback(2, 1).unwrap(), "zero-shot has no use for labels");
     assert!(matches!(frozen.feedback(2, 10), Err(Error::Label { .. })));
+}
+
+/// Labels that come late find what is kept of their samples, and say much the same as labels that come at once.
+#[test]
+fn labels_may_come_late() {
+    let world = World::small();
+    for preset in ["ul-tta", "ul-tta:paper"] {
+        let mut session = world.session(&config(preset, &[("feedback.prior_strength", "1")]));
+        let rows = world.rows(6000, 38);
+        let labels: Vec<usize> = session.step(&rows).unwrap().rows.iter().map(|row| row.label).collect();
+        let memory = session.memory().unwrap();
+        assert_eq!((memory.samples, memory.oldest, memory.most), (6000, Some(0), 100_000), "{preset}");
+        let told = |first: usize, shift: usize| {
+            let mut session = session.clone();
+            for id in first..first + 300 {
+                assert!(session.feedback(id as u64, (labels[id] + shift) % 10).unwrap());
+            }
+            session.health().tau_cal
+        };
+        let (late_right, late_wrong, soon_right) = (told(0, 0), told(0, 1), told(5700, 0));
+        assert!(late_right > 1.2 * late_wrong, "{preset}: {late_right} {late_wrong}");
+        assert!((late_right / soon_right).ln().abs() < 0.7, "{preset}: {late_right} {soon_right}");
+        let mut other = Session::resume(world.head.clone(), &session.state()).unwrap();
+        assert!(other.feedback(17, 3).unwrap() && session.feedback(17, 3).unwrap());
+        assert_eq!(other.state(), session.state(), "{preset}: a saved state remembers");
+    }
 }
 
 #[test]

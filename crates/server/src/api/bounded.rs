@@ -4,7 +4,7 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use serde::de::{Error, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 /// Entries that a list of a JSON body may have. No request has more rows ([`Limits`](crate::Limits) says so).
@@ -53,14 +53,17 @@ pub fn optional_list<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     Ok(Option::<Bounded<T>>::deserialize(deserializer)?.map(|list| list.0))
 }
 
-/// Numbers of a list, flat or as a list of rows, in order.
-#[derive(Debug, Default)]
-pub struct Numbers(pub Vec<f32>);
+/// Reads numbers of a list, flat or as a list of rows, in order: at most so many.
+pub struct Numbers {
+    pub most: usize,
+}
 
-impl<'de> Deserialize<'de> for Numbers {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut numbers = Numbers::default();
-        deserializer.deserialize_seq(Level { numbers: &mut numbers.0, depth: 2 })?;
+impl<'de> DeserializeSeed<'de> for Numbers {
+    type Value = Vec<f32>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Vec<f32>, D::Error> {
+        let mut numbers = Vec::new();
+        deserializer.deserialize_seq(Level { numbers: &mut numbers, depth: 2, most: self.most })?;
         Ok(numbers)
     }
 }
@@ -69,6 +72,7 @@ impl<'de> Deserialize<'de> for Numbers {
 struct Level<'a> {
     numbers: &'a mut Vec<f32>,
     depth: usize,
+    most: usize,
 }
 
 impl<'de> Visitor<'de> for Level<'_> {
@@ -83,13 +87,16 @@ impl<'de> Visitor<'de> for Level<'_> {
             return Err(A::Error::custom("expected numbers or rows of numbers, got lists in rows"));
         }
         while entries
-            .next_element_seed(Level { numbers: &mut *self.numbers, depth: self.depth - 1 })?
+            .next_element_seed(Level { numbers: &mut *self.numbers, depth: self.depth - 1, most: self.most })?
             .is_some()
         {}
         Ok(())
     }
 
     fn visit_f64<E: Error>(self, number: f64) -> Result<(), E> {
+        if self.numbers.len() == self.most {
+            return Err(E::custom(format!("expected {} numbers by the shape, got more", self.most)));
+        }
         self.numbers.push(number as f32);
         Ok(())
     }
@@ -103,7 +110,7 @@ impl<'de> Visitor<'de> for Level<'_> {
     }
 }
 
-impl<'de> serde::de::DeserializeSeed<'de> for Level<'_> {
+impl<'de> DeserializeSeed<'de> for Level<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -117,11 +124,14 @@ mod tests {
 
     #[test]
     fn numbers_are_read_flat_or_nested_and_the_first_other_thing_ends_reading() {
+        let read =
+            |text: &str, most| Numbers { most }.deserialize(&mut serde_json::Deserializer::from_str(text));
         for text in ["[1, -2.5, 3, 4]", "[[1, -2.5], [3, 4]]"] {
-            assert_eq!(serde_json::from_str::<Numbers>(text).unwrap().0, [1.0, -2.5, 3.0, 4.0]);
+            assert_eq!(read(text, 4).unwrap(), [1.0, -2.5, 3.0, 4.0]);
+            assert!(read(text, 3).unwrap_err().to_string().contains("expected 3 numbers by the shape"));
         }
         for text in ["[{\"\":0} and what follows is never looked at", "[\"1\"]", "[[[1]]]", "[null]", "3"] {
-            let error = serde_json::from_str::<Numbers>(text).unwrap_err();
+            let error = read(text, 9).unwrap_err();
             assert!(error.is_data() && error.column() < 8, "{text}: {error}");
         }
     }

@@ -258,6 +258,23 @@ pub struct FeedbackLabel {
 pub struct FeedbackResponse {
     /// One outcome per label, in order.
     pub outcomes: Vec<FeedbackOutcome>,
+    /// Which samples labels can still be for.
+    pub remembered: Remembered,
+}
+
+/// The samples that labels can still be for.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+pub struct Remembered {
+    /// How many they are.
+    pub samples: usize,
+    /// How many they may be.
+    pub most: usize,
+    /// The setting that says so; absent where the method has no use for labels.
+    pub setting: Option<&'static str>,
+    /// The oldest of them.
+    pub oldest_id: Option<u64>,
+    /// How many seconds ago it was answered; absent if that was before the last start of the server.
+    pub oldest_seconds: Option<f64>,
 }
 
 /// What became of a label.

@@ -1,63 +1,101 @@
 //! Delayed labels, and the recent answers that they are for.
 
 use std::collections::VecDeque;
+use std::time::Instant;
 
 use ultta::Row;
 
 use super::Owner;
-use crate::job::{Feedback, Outcome, SourceId};
+use crate::api::Remembered;
+use crate::job::{Feedback, Outcome, Outcomes, SourceId};
 use crate::problem::Problem;
 
-/// Answers remembered for delayed labels.
-const REMEMBERED: usize = 8192;
+/// Answers remembered for delayed labels: as many as the method remembers by default.
+const REMEMBERED: usize = 100_000;
 
 /// The latest answers, oldest first, with ids that count on.
-#[derive(Default)]
-pub(super) struct RecentAnswers(VecDeque<RecentAnswer>);
+pub(super) struct RecentAnswers {
+    answers: VecDeque<RecentAnswer>,
+    /// Of a shadow: which samples of the followed stream they were.
+    runs: VecDeque<Run>,
+    started: Instant,
+}
 
 /// An answer that a label may still arrive for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct RecentAnswer {
+struct RecentAnswer {
     id: u64,
-    /// Of a shadow: which sample of the followed stream it was.
-    source: Option<SourceId>,
     /// Whether a label has arrived.
     labelled: bool,
     /// Label and probability answered.
     adapted: (u32, f32),
     /// Label and probability of the frozen model.
     frozen: (u32, f32),
+    /// When it was given, in seconds since the stream was opened.
+    at: f32,
+}
+
+/// Samples that follow each other here and in the followed stream.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    source: SourceId,
+    own: u64,
+    length: u64,
 }
 
 impl RecentAnswers {
-    /// Remembers answers. `first_source` is the first sample's id in the followed stream.
-    pub(super) fn add(&mut self, rows: &[Row], first_source: Option<SourceId>) {
-        for (i, row) in rows.iter().enumerate() {
-            if self.0.len() == REMEMBERED {
-                self.0.pop_front();
+    pub(super) fn new() -> Self {
+        Self { answers: VecDeque::new(), runs: VecDeque::new(), started: Instant::now() }
+    }
+
+    /// Remembers answers. `source` is the first sample's id in the followed stream.
+    pub(super) fn add(&mut self, rows: &[Row], source: Option<SourceId>) {
+        let at = self.started.elapsed().as_secs_f32();
+        for row in rows {
+            if self.answers.len() == REMEMBERED {
+                self.answers.pop_front();
             }
-            self.0.push_back(RecentAnswer {
+            self.answers.push_back(RecentAnswer {
                 id: row.id,
-                source: first_source.map(|(generation, first)| (generation, first + i as u64)),
                 labelled: false,
                 adapted: (row.label as u32, row.prob),
                 frozen: (row.zero_shot.label as u32, row.zero_shot.prob),
+                at,
             });
+        }
+        if let (Some(source), Some(row)) = (source, rows.first()) {
+            self.runs.push_back(Run { source, own: row.id, length: rows.len() as u64 });
+        }
+        let oldest = self.answers.front().map_or(0, |answer| answer.id);
+        while self.runs.front().is_some_and(|run| run.own + run.length <= oldest) {
+            self.runs.pop_front();
         }
     }
 
     pub(super) fn clear(&mut self) {
-        self.0.clear();
+        self.answers.clear();
+        self.runs.clear();
     }
 
     fn by_id(&mut self, id: u64) -> Option<&mut RecentAnswer> {
-        let first = self.0.front()?.id;
-        self.0.get_mut(id.checked_sub(first)? as usize).filter(|answer| answer.id == id)
+        let first = self.answers.front()?.id;
+        let place = usize::try_from(id.checked_sub(first)?).ok()?;
+        self.answers.get_mut(place).filter(|answer| answer.id == id)
     }
 
-    /// The own id of a sample of the followed stream. The shadow's own traffic lies in between, so all are looked at.
+    /// The own id of a sample of the followed stream.
     fn id_by_source(&self, source: SourceId) -> Option<u64> {
-        self.0.iter().rev().find(|answer| answer.source == Some(source)).map(|answer| answer.id)
+        // Samples are shown in their order, so runs are in the order of their sources.
+        let next = self.runs.partition_point(|run| run.source <= source);
+        let run = self.runs.get(next.checked_sub(1)?)?;
+        let ahead = source.1 - run.source.1;
+        (run.source.0 == source.0 && ahead < run.length).then_some(run.own + ahead)
+    }
+
+    /// How many seconds ago a sample was answered; `None` if it was before the stream was opened.
+    fn age(&mut self, id: u64) -> Option<f64> {
+        let at = self.by_id(id)?.at;
+        Some((self.started.elapsed().as_secs_f64() - f64::from(at)).max(0.0))
     }
 }
 
@@ -69,7 +107,7 @@ impl Owner {
         }
     }
 
-    fn take_labels(&mut self, feedback: &Feedback) -> Result<Vec<Outcome>, Problem> {
+    fn take_labels(&mut self, feedback: &Feedback) -> Result<Outcomes, Problem> {
         if let Some(generation) = feedback.generation.filter(|&g| g != self.extra.generation) {
             return Err(Problem::conflict(format!(
                 "the labels are for generation {generation} of the stream, which is now at {}: its state was replaced",
@@ -95,7 +133,18 @@ impl Owner {
         self.publishing.behind = true;
         self.parts.shadows.show_labels(&feedback.labels, self.extra.generation);
         self.board.set_status(self.status());
-        Ok(outcomes)
+        Ok(Outcomes { outcomes, remembered: self.remembered() })
+    }
+
+    /// The samples that labels can still be for.
+    fn remembered(&mut self) -> Remembered {
+        let own = self.recent.answers.front().map(|answer| answer.id);
+        let (samples, most, oldest, setting) = match self.session.memory() {
+            Some(memory) => (memory.samples, memory.most, memory.oldest, Some(memory.setting)),
+            None => (self.recent.answers.len(), REMEMBERED, own, None),
+        };
+        let oldest_seconds = oldest.and_then(|id| self.recent.age(id));
+        Remembered { samples, most, setting, oldest_id: oldest, oldest_seconds }
     }
 
     /// The own id of a labelled sample, or why the label cannot be used.

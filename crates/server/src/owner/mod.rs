@@ -119,7 +119,7 @@ impl Owner {
             board: board.clone(),
             keeper,
             disk: Disk::new(log),
-            recent: RecentAnswers::default(),
+            recent: RecentAnswers::new(),
             publishing: Publishing {
                 behind: false,
                 wanted: false,

@@ -11,7 +11,7 @@ use utoipa_axum::routes;
 
 use crate::api::*;
 use crate::http::App;
-use crate::job::Outcome;
+use crate::job::{Outcome, Outcomes};
 use crate::problem::Problem;
 use crate::routes::{Named, json_body};
 
@@ -21,7 +21,8 @@ pub fn router() -> OpenApiRouter<Arc<App>> {
 
 /// Deliver labels of earlier samples
 ///
-/// By the ids of the answers. A method that has a use for labels learns from them, and calibration is reported.
+/// By the ids of the answers. A method that has a use for labels learns from them, and calibration is reported. Labels may
+/// come late: `remembered` says how many samples they can be for, and since when these were answered.
 #[utoipa::path(post, path = "/v1/streams/{stream}/feedback", tag = "classify", params(("stream" = String, Path, example = "default")),
     request_body = FeedbackRequest, responses((status = 200, description = "What became of each label", body = FeedbackResponse), Refusals),
     security((), ("token" = [])))]
@@ -59,11 +60,11 @@ async fn feedback(
         };
         labels.push((given.id, label));
     }
-    let outcomes = stream.feedback(labels, request.generation).await?;
+    let Outcomes { outcomes, remembered } = stream.feedback(labels, request.generation).await?;
     let outcomes = request.labels.iter().zip(outcomes).map(|(given, outcome)| match outcome {
         Outcome::Taken => FeedbackOutcome { id: given.id, outcome: "taken", reason: None },
         Outcome::Unused => FeedbackOutcome { id: given.id, outcome: "unused", reason: None },
         Outcome::Refused(why) => FeedbackOutcome { id: given.id, outcome: "refused", reason: Some(why) },
     });
-    Ok(Json(FeedbackResponse { outcomes: outcomes.collect() }))
+    Ok(Json(FeedbackResponse { outcomes: outcomes.collect(), remembered }))
 }

@@ -1,5 +1,6 @@
 //! The Open Inference Protocol (KServe v2, HTTP), with its binary tensors: a stream is a model.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -9,7 +10,8 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
-use serde::{Deserialize, Serialize};
+use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 use ultta::Features;
 use utoipa::ToSchema;
@@ -196,19 +198,63 @@ pub struct Parameters {
     binary_data_size: Option<usize>,
 }
 
+/// Numbers of a tensor, whatever its shape says, also if the shape is told only behind them.
+const MOST_NUMBERS: usize = 1 << 24;
+
 /// A tensor of a request.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, ToSchema)]
 pub struct InputTensor {
     name: String,
     #[schema(value_type = Vec<usize>)]
     shape: Bounded<usize, MOST_TENSORS>,
     datatype: String,
-    #[serde(default)]
     parameters: Option<Parameters>,
-    /// Numbers, flat or nested; absent where the tensor is binary.
-    #[serde(default)]
+    /// Numbers, flat or nested; absent where the tensor is binary. No more are read than the shape has room for.
     #[schema(value_type = Option<Vec<Object>>)]
-    data: Option<Numbers>,
+    data: Option<Vec<f32>>,
+}
+
+impl<'de> Deserialize<'de> for InputTensor {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(InputTensorVisitor)
+    }
+}
+
+struct InputTensorVisitor;
+
+impl<'de> Visitor<'de> for InputTensorVisitor {
+    type Value = InputTensor;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a tensor with name, shape, datatype and data")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<InputTensor, A::Error> {
+        let (mut name, mut shape, mut datatype, mut parameters, mut data) = (None, None, None, None, None);
+        while let Some(field) = fields.next_key::<String>()? {
+            match field.as_str() {
+                "name" => name = Some(fields.next_value()?),
+                "shape" => shape = Some(fields.next_value::<Bounded<usize, MOST_TENSORS>>()?),
+                "datatype" => datatype = Some(fields.next_value()?),
+                "parameters" => parameters = fields.next_value()?,
+                "data" => {
+                    let room = |shape: &Bounded<usize, MOST_TENSORS>| {
+                        shape.0.iter().fold(1usize, |room, &side| room.saturating_mul(side))
+                    };
+                    let most = shape.as_ref().map_or(MOST_NUMBERS, room).min(MOST_NUMBERS);
+                    data = Some(fields.next_value_seed(Numbers { most })?);
+                }
+                _ => drop(fields.next_value::<IgnoredAny>()?),
+            }
+        }
+        Ok(InputTensor {
+            name: name.ok_or_else(|| A::Error::missing_field("name"))?,
+            shape: shape.ok_or_else(|| A::Error::missing_field("shape"))?,
+            datatype: datatype.ok_or_else(|| A::Error::missing_field("datatype"))?,
+            parameters,
+            data,
+        })
+    }
 }
 
 /// An output that is wanted.
@@ -376,7 +422,7 @@ fn input_samples(
     let expected = n.checked_mul(dim).ok_or_else(|| Problem::invalid("features: impossible shape"))?;
     let size = input.parameters.unwrap_or_default().binary_data_size;
     let data: Vec<f32> = match (input.data.take(), size) {
-        (Some(Numbers(data)), None) => data,
+        (Some(data), None) => data,
         (None, Some(size)) => {
             let bytes = binary.get(..size).ok_or_else(|| {
                 Problem::malformed(format!(

@@ -56,11 +56,25 @@ fn the_open_inference_protocol_reads_numbers_and_nothing_else() {
     let (status, problem) = infer(&format!("[{}0]", "0,".repeat(DIM)));
     assert_eq!(status, 422, "{problem}");
     assert!(
-        problem["error"].as_str().unwrap().contains("values in features: expected 16, got 17"),
+        problem["error"].as_str().unwrap().contains("expected 16 numbers by the shape, got more"),
         "{problem}"
     );
     let unit = format!("[[1{}]]", ",0".repeat(DIM - 1));
     assert_eq!(infer(&unit).0, 200);
+    // The shape may come behind the numbers.
+    let late = format!(
+        r#"{{"inputs": [{{"data": {unit}, "datatype": "FP32", "parameters": null, "other": [1], "shape": [1, {DIM}], "name": "features"}}]}}"#
+    );
+    assert_eq!(service.send("/v2/models/default/infer", "application/json", late.as_bytes()).0, 200);
+    let (status, problem) = service.send(
+        "/v2/models/default/infer",
+        "application/json",
+        br#"{"inputs": [{"name": "features", "data": [1]}]}"#,
+    );
+    assert!(
+        status == 422 && problem["error"].as_str().unwrap().contains("missing field `shape`"),
+        "{problem}"
+    );
     // The other lists of a body that a reader may send are bounded, too.
     let many = format!(r#"{{"features": [], "views": [{}[]]}}"#, "[],".repeat(1 << 20));
     let (status, problem) = service.send("/v1/streams/default/predict", "application/json", many.as_bytes());
@@ -313,5 +327,53 @@ fn labels_without_a_generation_are_taken_in_the_first_one_only() {
     assert!(problem["detail"].as_str().unwrap().contains("send `generation`"), "{problem}");
     assert_eq!(feedback(&json!({"labels": [{"id": 3, "label": 1}], "generation": 0})).0, 409);
     assert_eq!(feedback(&json!({"labels": [{"id": 3, "label": 1}], "generation": 1})).0, 200);
+    service.stop();
+}
+
+/// Labels may come late: a sample is remembered for long, the answer says for how long, a refusal names the setting.
+#[test]
+fn labels_come_late_and_the_answer_says_how_late_they_may() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = Service::with_default(folder.path(), "ul-tta");
+    let short = json!({"name": "short", "head_of": "default", "settings": {"feedback.remember": 1500}});
+    assert_eq!(service.post("/v1/streams", &short).0, 201);
+    let features = rows(6000);
+    let mut session = session("ul-tta");
+    for start in (0..6000).step_by(1000) {
+        let body = npy(&features.slice(start..start + 1000));
+        for stream in ["default", "short"] {
+            let path = format!("/v1/streams/{stream}/classify");
+            assert_eq!(service.send(&path, "application/octet-stream", &body).0, 200);
+        }
+        session.step(&features.slice(start..start + 1000)).unwrap();
+    }
+    let labels: Vec<serde_json::Value> = (0..50).map(|id| json!({"id": id * 7, "label": id % 12})).collect();
+    let (status, told) =
+        service.post("/v1/streams/default/feedback", &json!({"labels": labels, "generation": 0}));
+    assert_eq!(status, 200, "{told}");
+    assert!(told["outcomes"].as_array().unwrap().iter().all(|o| o["outcome"] == "taken"), "{told}");
+    let remembered = &told["remembered"];
+    assert_eq!((&remembered["samples"], &remembered["most"]), (&json!(6000), &json!(100_000)), "{told}");
+    assert_eq!((&remembered["setting"], &remembered["oldest_id"]), (&json!("feedback.remember"), &json!(0)));
+    assert!(remembered["oldest_seconds"].as_f64().unwrap() > 0.0, "{told}");
+    (0..50).for_each(|id| assert!(session.feedback(id * 7, id as usize % 12).unwrap()));
+    assert!(service.state("default") == session.state().to_bytes().unwrap());
+    assert_eq!(service.get("/v1/streams/default").1["reliability"]["labels"], 50);
+    let late = json!({"labels": [{"id": 4499, "label": 1}, {"id": 4500, "label": 1}]});
+    let (_, told) = service.post("/v1/streams/short/feedback", &late);
+    let reason = told["outcomes"][0]["reason"].as_str().unwrap();
+    assert!(reason.contains("1500 remembered") && reason.contains("feedback.remember"), "{reason}");
+    assert_eq!(
+        (&told["outcomes"][1]["outcome"], &told["remembered"]["oldest_id"]),
+        (&json!("taken"), &json!(4500))
+    );
+    // What is remembered survives a crash.
+    let left = crate::durability::crash(folder.path());
+    service.stop();
+    let service = Service::start(config(left.path()));
+    assert!(service.state("default") == session.state().to_bytes().unwrap());
+    let (_, told) = service.post("/v1/streams/default/feedback", &json!({"labels": [{"id": 3, "label": 1}]}));
+    assert_eq!(told["outcomes"][0]["outcome"], "taken", "{told}");
+    assert_eq!(told["remembered"]["oldest_seconds"], serde_json::Value::Null, "answered before the start");
     service.stop();
 }

@@ -8,14 +8,20 @@
 use crate::kernels::{LANES, indices_above};
 use crate::{Error, Result, State};
 
+mod earlier;
 mod labels;
 mod lines;
 
+use crate::adapter::Memory;
+use earlier::Earlier;
 pub(crate) use labels::Labelled;
 pub(crate) use lines::Lines;
 
 /// Logit of an entry without mass: far below any real one, and its square is still finite.
 const NOTHING: f32 = -1e4;
+
+/// Samples whose features are kept, where labels teach.
+pub(crate) const TEACHABLE: usize = 1024;
 
 /// log of the lump's mass where there is no lump.
 const NO_LUMP: f32 = -80.0;
@@ -112,7 +118,7 @@ pub(crate) fn choose_candidates(
     }
 }
 
-/// A ring of samples: the last `capacity` ones.
+/// A ring of samples: the last `capacity` ones. Of earlier ones a little is kept, where labels may come for them.
 #[derive(Clone, Debug)]
 pub(crate) struct Recent {
     capacity: usize,
@@ -134,6 +140,7 @@ pub(crate) struct Recent {
     image_weights: Vec<f32>,
     lumps: Vec<Lump>,
     flags: Vec<Flags>,
+    earlier: Earlier,
 }
 
 impl Recent {
@@ -157,7 +164,13 @@ impl Recent {
             image_weights: vec![0.0; capacity],
             lumps: vec![Lump::default(); capacity],
             flags: vec![Flags::default(); capacity],
+            earlier: Earlier::default(),
         }
+    }
+
+    /// The same ring, which also keeps a little of the last `most` samples.
+    pub(crate) fn remembering(self, most: usize) -> Self {
+        Self { earlier: Earlier::new(most), ..self }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -192,6 +205,7 @@ impl Recent {
         self.image_weights[slot] = sample.image_weight;
         self.lumps[slot] = lump;
         self.flags[slot] = sample.flags;
+        self.earlier.push(&sample);
         self.next = (slot + 1) % self.capacity;
         self.len = self.capacity.min(self.len + 1);
     }
@@ -222,8 +236,23 @@ impl Recent {
         (0..n.min(self.len)).map(|age| self.at(self.slot(age)))
     }
 
-    /// One of the last `remembered` samples, by its id.
+    /// One of the samples that can be labelled, by its id: whole if it is in the ring, else what is kept of it.
     pub(crate) fn find(&self, id: u64, remembered: usize) -> Result<Sample<'_>> {
+        let found = self.find_whole(id, remembered).or_else(|| self.earlier.find(id, remembered));
+        found.ok_or_else(|| Error::Forgotten {
+            id,
+            remembered: self.memory().samples,
+            setting: "feedback.remember",
+        })
+    }
+
+    /// What delayed labels can be for.
+    pub(crate) fn memory(&self) -> Memory {
+        let (samples, oldest) = (self.earlier.len(), self.earlier.oldest());
+        Memory { samples, oldest, most: self.earlier.most(), setting: "feedback.remember" }
+    }
+
+    fn find_whole(&self, id: u64, remembered: usize) -> Option<Sample<'_>> {
         let remembered = self.len.min(remembered);
         // Ids grow, so this is a binary search by age.
         let (mut young, mut old) = (0, remembered);
@@ -231,16 +260,17 @@ impl Recent {
             let age = (young + old) / 2;
             let slot = self.slot(age);
             match self.ids[slot].cmp(&id) {
-                std::cmp::Ordering::Equal => return Ok(self.at(slot)),
+                std::cmp::Ordering::Equal => return Some(self.at(slot)),
                 std::cmp::Ordering::Greater => young = age + 1,
                 std::cmp::Ordering::Less => old = age,
             }
         }
-        Err(Error::Forgotten { id, remembered })
+        None
     }
 
     pub(crate) fn bytes(&self) -> usize {
         self.capacity * (self.width * 4 + self.stride * 12 + 8 + 4 + 5 * 4 + 1 + self.dim * 4)
+            + self.earlier.bytes()
     }
 
     /// Puts the samples into a state, oldest first, without lump entries and padding.
@@ -263,6 +293,9 @@ impl Recent {
         );
         let flags: Vec<u8> = slots.iter().map(|&s| self.flags[s].to_byte()).collect();
         state.put(format!("{prefix}flags"), &flags);
+        if self.earlier.most() > 0 {
+            self.earlier.save(prefix, state);
+        }
         if self.dim > 0 {
             state.put(format!("{prefix}features"), &floats(|s| s.features.to_vec()));
         }
@@ -311,6 +344,9 @@ impl Recent {
                 flags: Flags::from_byte(flags[i]),
             });
         }
+        // What is kept of each sample is read as it was written: a ring may hold fewer samples than it once did.
+        fresh.earlier = Earlier::new(self.earlier.most());
+        fresh.earlier.load(prefix, state, n_classes)?;
         *self = fresh;
         Ok(())
     }

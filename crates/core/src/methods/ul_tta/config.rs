@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::in_range;
 use crate::gate::GateConfig;
 use crate::methods::presets::{Preset, check_start};
+use crate::methods::recent::TEACHABLE;
 use crate::{Error, Result};
 
 /// Settings of the default method: first those that a user has a reason to change, the rest in [`Advanced`].
@@ -98,9 +99,9 @@ pub struct UpdateConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FeedbackConfig {
-    /// Samples that can still be labelled.
+    /// Samples that can still be labelled. Of the older ones only the answer is kept: their labels tune the confidence.
     pub remember: usize,
-    /// Whether a label also enters the image evidence.
+    /// Whether a label also enters the image evidence, if its sample is among the last 1,024.
     pub teach: bool,
     /// How many labels the τ_cal chosen without labels is worth.
     pub prior_strength: f64,
@@ -183,7 +184,7 @@ impl Default for UpdateConfig {
 
 impl Default for FeedbackConfig {
     fn default() -> Self {
-        Self { remember: 1024, teach: false, prior_strength: 10.0 }
+        Self { remember: 100_000, teach: false, prior_strength: 10.0 }
     }
 }
 
@@ -248,9 +249,10 @@ impl DefaultConfig {
         }
     }
 
-    /// Samples that must be remembered: for the fits and for delayed labels.
+    /// Samples that must be remembered whole: for the fits, and for labels that teach.
     pub(super) fn remembered(&self) -> usize {
-        self.advanced.scale_window.max(self.advanced.match_window).max(self.feedback.remember)
+        let teachable = if self.feedback.teach { TEACHABLE } else { 1 };
+        self.advanced.scale_window.max(self.advanced.match_window).max(teachable)
     }
 
     /// Checks every number against its range.

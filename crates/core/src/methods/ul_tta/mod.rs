@@ -23,7 +23,7 @@
 
 use std::sync::Arc;
 
-use crate::adapter::{Adapter, Answer, Batch, Card, ClassDrift, Observed, Prediction, Vitals};
+use crate::adapter::{Adapter, Answer, Batch, Card, ClassDrift, Memory, Observed, Prediction, Vitals};
 use crate::gate::Gate;
 use crate::kernels::{LANES, exp, indices_above, sum_lanes, vectorised};
 use crate::methods::presets::CARD;
@@ -145,7 +145,7 @@ impl UlTta {
             prior: Prior::new(config, classes, config.half_life(classes)),
             image: ImageBranch::default(),
             calibration: Calibration::default(),
-            recent: Recent::new(config.remembered(), width, kept_dim),
+            recent: Recent::new(config.remembered(), width, kept_dim).remembering(config.feedback.remember),
             labelled: Labelled::new(width),
             seen: 0,
             admitted: 0,
@@ -493,6 +493,10 @@ impl Adapter for UlTta {
             self.calibration.fit_to_labels(&self.labelled, &self.config.advanced, &self.config.feedback);
         }
         Ok(true)
+    }
+
+    fn memory(&self) -> Option<Memory> {
+        Some(self.recent.memory())
     }
 
     fn reset(&mut self) {

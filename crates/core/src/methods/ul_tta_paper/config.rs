@@ -145,9 +145,9 @@ pub struct ScheduleConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FeedbackConfig {
-    /// Samples that can still be labelled.
+    /// Samples that can still be labelled. Of the older ones only the answer is kept: their labels tune the confidence.
     pub remember: usize,
-    /// Whether a label also enters the class sums.
+    /// Whether a label also enters the class sums, if its sample is among the last 1,024.
     pub teach: bool,
     /// How many labels τ_cal = 1 is worth.
     pub prior_strength: f64,
@@ -214,7 +214,7 @@ impl Default for ScheduleConfig {
 
 impl Default for FeedbackConfig {
     fn default() -> Self {
-        Self { remember: 1024, teach: false, prior_strength: 10.0 }
+        Self { remember: 100_000, teach: false, prior_strength: 10.0 }
     }
 }
 

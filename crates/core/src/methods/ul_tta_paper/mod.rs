@@ -20,11 +20,11 @@
 
 use std::sync::Arc;
 
-use crate::adapter::{Adapter, Answer, Batch, Card, ClassDrift, Observed, Prediction, Vitals};
+use crate::adapter::{Adapter, Answer, Batch, Card, ClassDrift, Memory, Observed, Prediction, Vitals};
 use crate::gate::Gate;
 use crate::kernels::{exp, indices_above};
 use crate::methods::presets::PAPER_CARD;
-use crate::methods::recent::{Flags, Labelled, Lump, Recent, Sample, choose_candidates};
+use crate::methods::recent::{Flags, Labelled, Lump, Recent, Sample, TEACHABLE, choose_candidates};
 use crate::scores::{Summary, softmax, summary};
 use crate::{Head, Result, Scores, State};
 
@@ -137,7 +137,8 @@ impl Paper {
     fn new(config: &PaperConfig, head: &Arc<Head>) -> Self {
         let classes = head.n_classes();
         let width = config.temperature.candidates.min(classes);
-        let remembered = config.temperature.window.max(config.feedback.remember);
+        let teachable = if config.feedback.teach { TEACHABLE } else { 1 };
+        let remembered = config.temperature.window.max(teachable);
         let kept_dim = if config.feedback.teach { head.dim() } else { 0 };
         let moving = !config.prototypes.frozen;
         Self {
@@ -145,7 +146,7 @@ impl Paper {
             prototypes: moving.then(|| Prototypes::new(&config.prototypes, head)),
             prior: Prior::new(&config.prior, classes),
             temperatures: Temperatures::default(),
-            recent: Recent::new(remembered, width, kept_dim),
+            recent: Recent::new(remembered, width, kept_dim).remembering(config.feedback.remember),
             labelled: Labelled::new(width),
             seen: 0,
             admitted: 0,
@@ -501,6 +502,10 @@ impl Adapter for Paper {
         let strength = self.config.feedback.prior_strength;
         self.temperatures.fit_cal(&self.labelled, strength, &self.config.temperature);
         Ok(true)
+    }
+
+    fn memory(&self) -> Option<Memory> {
+        Some(self.recent.memory())
     }
 
     fn reset(&mut self) {
