@@ -32,6 +32,13 @@ NO_GUARDS = {
               "guard": {"enabled": False}},
     "default": {"guard": {"enabled": False}},
 }
+# Parts that only the default has.
+DEFAULT_PARTS = [
+    ("no scenes", {"": {"scenes": False}}),
+    ("prior without stay and near", {"advanced": {"prior_stays": []}}),
+    ("no restart", {"advanced": {"restart_at": float("inf")}}),
+    ("no floor", {"advanced": {"floor": 0.0}}),
+]
 PAPER_RANGES = [
     *[(f"η = {v}", {"prototypes": {"eta": v}}) for v in (0.05, 0.1, 0.2)],
     *[(f"β = {v}", {"temperature": {"beta": v}}) for v in (0.8, 0.9, 0.95)],
@@ -66,7 +73,8 @@ def run(data, preset, changes):
     method = "ul-tta" if preset == "default" else "ul-tta:paper"
     text = f'[method.ul_tta]\npreset = "{preset}"\n'
     for section, keys in sorted(changes.items()):
-        text += f"[{section}]\n" if section == "guard" else f"[method.ul_tta.{section}]\n"
+        if section:
+            text += f"[{section}]\n" if section == "guard" else f"[method.ul_tta.{section}]\n"
         text += "".join(f"{key} = {toml(value)}\n" for key, value in keys.items())
     with tempfile.TemporaryDirectory() as folder:
         config = pathlib.Path(folder, "settings.toml")
@@ -110,7 +118,8 @@ def main():
     print("from the preset at a time. The labels served for scoring only.")
     for preset in ("paper", "default"):
         table(data, f"What each part does: `{preset}`", preset, [
-            *ABLATIONS, ("single temperature", SINGLE_TEMPERATURE[preset]), ("no guards", NO_GUARDS[preset])])
+            *ABLATIONS, ("single temperature", SINGLE_TEMPERATURE[preset]), ("no guards", NO_GUARDS[preset]),
+            *(DEFAULT_PARTS if preset == "default" else [])])
     table(data, "Sensitivity of `paper`", "paper", PAPER_RANGES)
     table(data, "Sensitivity of `default`", "default", DEFAULT_RANGES)
 

@@ -23,6 +23,8 @@ pub struct Answer<'a> {
     zero_shot: ZeroShotAnswer,
     admitted: bool,
     unknown: bool,
+    scene: u64,
+    begins_scene: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     top: Option<Vec<Top<'a>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -68,6 +70,8 @@ impl<'a> Answer<'a> {
             zero_shot: answer.zero_shot,
             admitted: answer.admitted,
             unknown: answer.unknown,
+            scene: answer.scene,
+            begins_scene: answer.begins_scene,
             top: (extent.top > 0).then(top),
             probs: extent.probs.then(|| step.probs(row, Temperature::Cal)),
         }
@@ -85,8 +89,10 @@ enum Cell {
 
 /// Names of the columns of a prediction table, for formats that have no nesting.
 fn columns(classes: &[String], extent: Extent) -> Vec<String> {
-    let plain = ["id", "label", "class", "prob", "zero_shot_label", "zero_shot_prob", "admitted", "unknown"];
-    let mut columns: Vec<String> = plain.map(String::from).to_vec();
+    let frozen = ["zero_shot_label", "zero_shot_prob"];
+    let teaching = ["admitted", "unknown", "scene", "begins_scene"];
+    let plain = ["id", "label", "class", "prob"].into_iter().chain(frozen).chain(teaching);
+    let mut columns: Vec<String> = plain.map(String::from).collect();
     for k in 1..=extent.top.min(classes.len()) {
         columns.extend(["label", "class", "prob"].map(|what| format!("top{k}_{what}")));
     }
@@ -111,6 +117,8 @@ fn cells(answer: &Answer<'_>) -> Vec<Cell> {
         Cell::Prob(answer.zero_shot.prob),
         Cell::Flag(answer.admitted),
         Cell::Flag(answer.unknown),
+        Cell::Number(answer.scene),
+        Cell::Flag(answer.begins_scene),
     ];
     for top in answer.top.iter().flatten() {
         cells.extend([Cell::Number(top.label as u64), Cell::Text(top.class.into()), Cell::Prob(top.prob)]);

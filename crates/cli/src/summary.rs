@@ -117,6 +117,13 @@ impl Summary {
             100.0 * self.flip_share,
             100.0 * self.unknown_share
         )?;
+        if h.scenes < h.seen || h.restarts > 0 {
+            writeln!(
+                out,
+                "{} scenes of {:.1} rows, began anew {} times because the stream had changed",
+                h.scenes, h.rows_per_scene, h.restarts
+            )?;
+        }
         writeln!(
             out,
             "health: prior KL {:.3}, movement {:.3} (mean {:.3}), evidence weight {:.2}, tau {:.3} (calibrated {:.3}), \

@@ -203,6 +203,8 @@ pub struct Answer {
     pub prob_pred: f32,
     /// Whether the gate admits the row as a teacher.
     pub admitted: bool,
+    /// Whether the row is a near-copy of the scene at hand: then it teaches nothing.
+    pub copy: bool,
 }
 
 /// A method's answers for a batch.
@@ -224,7 +226,7 @@ impl Prediction {
         let answers = (0..scores.rows())
             .map(|row| {
                 let s = summary(scores.row(row), 1.0);
-                Answer { label: s.label, prob: s.prob, prob_pred: s.prob, admitted: false }
+                Answer { label: s.label, prob: s.prob, prob_pred: s.prob, ..Default::default() }
             })
             .collect();
         Self { tau_cal: vec![1.0; scores.rows()], calibrated: None, scores, answers }
@@ -284,6 +286,8 @@ pub struct Vitals {
     pub tau_cal: f64,
     /// How much the evidence from the stream counts in the answers: 0 is nothing. For the default it is the *trust*.
     pub evidence_weight: f64,
+    /// How often the method began anew because the stream had changed.
+    pub restarts: u64,
     /// Bytes the method carries.
     pub state_bytes: usize,
 }
@@ -297,6 +301,7 @@ impl Default for Vitals {
             tau_pred: 1.0,
             tau_cal: 1.0,
             evidence_weight: 0.0,
+            restarts: 0,
             state_bytes: 0,
         }
     }

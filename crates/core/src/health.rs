@@ -4,12 +4,18 @@ use serde::Serialize;
 
 use crate::guard::Standing;
 
-/// What operators watch when there are no labels. Shares are taken over the guard's window, maxima over the whole
-/// stream.
+/// What operators watch when there are no labels. Shares are taken over the guard's window, which holds
+/// samples that are no near-copies; maxima over the whole stream.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Health {
     /// Samples answered.
     pub seen: u64,
+    /// Scenes among them: runs of near-copies.
+    pub scenes: u64,
+    /// Samples per scene.
+    pub rows_per_scene: f64,
+    /// How often the method began anew because the stream had changed.
+    pub restarts: u64,
     /// Share of recent samples that the gate admitted.
     pub admitted_share: f64,
     /// Share of recent samples answered differently from zero-shot.

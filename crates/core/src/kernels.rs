@@ -146,6 +146,27 @@ pub(crate) fn multiply(a: &[f32], b: &[f32], out: &mut [f32]) -> f32 {
     )
 }
 
+/// Σ term(a, b), in lanes.
+pub(crate) fn fold_lanes(a: &[f32], b: &[f32], term: impl Fn(f32, f32) -> f32) -> f32 {
+    vectorised(
+        #[inline(always)]
+        || {
+            let mut lanes = [0.0f32; LANES];
+            let (xs, x_tail) = a.as_chunks::<LANES>();
+            let (ys, y_tail) = b.as_chunks::<LANES>();
+            for (x, y) in xs.iter().zip(ys) {
+                for i in 0..LANES {
+                    lanes[i] += term(x[i], y[i]);
+                }
+            }
+            for (i, (&x, &y)) in x_tail.iter().zip(y_tail).enumerate() {
+                lanes[i] += term(x, y);
+            }
+            sum_lanes(lanes)
+        },
+    )
+}
+
 /// Ratios x = `(slope · count + offset) · lift` behind a dead zone: x/e^δ above e^δ, x·e^δ below e^−δ, and 1
 /// between. In logarithms they shrink towards 0 by δ.
 #[derive(Clone, Copy)]
@@ -218,27 +239,18 @@ impl Ratios<'_> {
     }
 }
 
-/// `mix = base · (own + Σ factor · row)` over some rows of a matrix, and `log = ln mix`.
-pub(crate) fn blend(
-    rows: &[f32],
-    factors: &[(usize, f32)],
-    own: f32,
-    base: &[f32],
-    mix: &mut [f32],
-    log: &mut [f32],
-) {
-    struct Blend<'a>(&'a [f32], &'a [(usize, f32)], f32, &'a [f32], &'a mut [f32], &'a mut [f32]);
+/// `mix = base · (own + Σ factor · row)` and `log = ln mix`.
+pub(crate) fn blend(factors: &[(&[f32], f32)], own: f32, base: &[f32], mix: &mut [f32], log: &mut [f32]) {
+    struct Blend<'a>(&'a [(&'a [f32], f32)], f32, &'a [f32], &'a mut [f32], &'a mut [f32]);
     impl WithSimd for Blend<'_> {
         type Output = ();
 
         #[inline(always)]
         fn with_simd<S: Simd>(self, simd: S) {
-            let Blend(rows, factors, own, base, mix, log) = self;
-            let classes = base.len();
-            let row = |k: usize| S::as_simd_f32s(&rows[k * classes..][..classes]);
+            let Blend(factors, own, base, mix, log) = self;
             mix.fill(own);
-            for &(k, factor) in factors {
-                let (row, out) = (row(k), S::as_mut_simd_f32s(mix));
+            for &(row, factor) in factors {
+                let (row, out) = (S::as_simd_f32s(row), S::as_mut_simd_f32s(mix));
                 let factor = simd.splat_f32s(factor);
                 for (o, &r) in out.0.iter_mut().zip(row.0) {
                     *o = simd.mul_add_e_f32s(factor, r, *o);
@@ -254,7 +266,7 @@ pub(crate) fn blend(
             }
         }
     }
-    Arch::new().dispatch(Blend(rows, factors, own, base, mix, log))
+    Arch::new().dispatch(Blend(factors, own, base, mix, log))
 }
 
 /// `sum += weight * row` into an f64 accumulator.

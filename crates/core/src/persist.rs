@@ -25,7 +25,10 @@ impl Session {
         state.metadata.insert("settings".into(), self.config.state_settings().to_string());
         state.metadata.insert("method".into(), self.adapter.card().name.into());
         let t = &self.totals;
-        state.put("session.counts", &[self.next_id, t.admitted, t.flips, t.unknown, self.healthy_at]);
+        state.put(
+            "session.counts",
+            &[self.next_id, t.admitted, t.flips, t.unknown, self.healthy_at, t.scenes, t.restarts],
+        );
         state.put("session.maxima", &[t.max_prior_kl, t.max_movement]);
         self.unknown.save(&mut state);
         self.guard.save(&mut state);
@@ -57,12 +60,13 @@ impl Session {
         fresh.unknown.load(state)?;
         fresh.guard.load(state)?;
         if state.any_under("session.") {
-            let [next_id, admitted, flips, unknown, healthy_at] = state.counts("session.counts")?;
+            let [next_id, admitted, flips, unknown, healthy_at, scenes, restarts] =
+                state.counts("session.counts")?;
             let &[max_prior_kl, max_movement] = state.get::<f64>("session.maxima")? else {
                 return Err(Error::state("session.maxima: expected 2 values"));
             };
             (fresh.next_id, fresh.healthy_at) = (next_id, healthy_at);
-            fresh.totals = Totals { admitted, flips, unknown, max_prior_kl, max_movement };
+            fresh.totals = Totals { admitted, flips, unknown, scenes, restarts, max_prior_kl, max_movement };
         }
         let healthy = state.under("healthy.");
         if !healthy.tensors.is_empty() {

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use crate::adapter::{Adapter, Answer, Batch, ClassDrift, Grouping, Memory, Prediction, ScoresRef};
 use crate::blocks::{Blocks, GUARD_ROWS};
 use crate::guard::{Answered, Guard, Standing, Verdict};
-use crate::scores::Summary;
 use crate::step::ZeroShotAnswer;
 use crate::unknown::Unknown;
 use crate::{Config, Error, Features, Head, Health, Input, Result, Row, Scores, State, Step};
@@ -40,6 +39,9 @@ pub(crate) struct Totals {
     pub(crate) admitted: u64,
     pub(crate) flips: u64,
     pub(crate) unknown: u64,
+    pub(crate) scenes: u64,
+    /// Restarts of the method before the guard last changed its state.
+    pub(crate) restarts: u64,
     pub(crate) max_prior_kl: f64,
     pub(crate) max_movement: f64,
 }
@@ -85,12 +87,13 @@ impl Session {
                     Standing::ZeroShot => Prediction::frozen(&batch),
                     Standing::Healthy | Standing::Restored => self.adapter.step(&batch),
                 };
+                let scenes = self.totals.scenes;
                 self.count(&batch, &prediction, &unknown);
                 self.next_id += batch.rows() as u64;
                 if self.next_id.is_multiple_of(GUARD_ROWS) {
                     self.watch();
                 }
-                answers.push(&batch, prediction, &unknown);
+                answers.push(&batch, prediction, &unknown, scenes, true);
             }
             answers.push_zero_shot(block.zero_shot());
         }
@@ -117,7 +120,7 @@ impl Session {
                     Standing::Healthy | Standing::Restored => self.adapter.predict(&batch),
                 };
                 next_id += batch.rows() as u64;
-                answers.push(&batch, prediction, &unknown);
+                answers.push(&batch, prediction, &unknown, self.totals.scenes, false);
             }
             answers.push_zero_shot(block.zero_shot());
         }
@@ -160,14 +163,18 @@ impl Session {
     fn count(&mut self, batch: &Batch<'_>, prediction: &Prediction, unknown: &[bool]) {
         for (row, answer) in prediction.answers.iter().enumerate() {
             let frozen = &batch.frozen[row];
-            let own = batch.zero_shot.row(row)[answer.label];
-            self.guard.push(Answered {
-                adapted: answer.label as u32,
-                zero_shot: frozen.label as u32,
-                support: (own - frozen.log_sum).exp(),
-                frozen: frozen.prob,
-                admitted: answer.admitted,
-            });
+            // The guard counts scenes: copies of one picture are one witness.
+            if !answer.copy {
+                let own = batch.zero_shot.row(row)[answer.label];
+                self.guard.push(Answered {
+                    adapted: answer.label as u32,
+                    zero_shot: frozen.label as u32,
+                    support: (own - frozen.log_sum).exp(),
+                    frozen: frozen.prob,
+                    admitted: answer.admitted,
+                });
+            }
+            self.totals.scenes += u64::from(begins_scene(batch, row, answer));
             self.totals.admitted += u64::from(answer.admitted);
             self.totals.flips += u64::from(answer.label != frozen.label);
             self.totals.unknown += u64::from(unknown[row]);
@@ -190,6 +197,7 @@ impl Session {
                 }
             }
             Verdict::Restore | Verdict::FallBack => {
+                self.totals.restarts += vitals.restarts;
                 let healthy = self.healthy.take();
                 if healthy.is_none_or(|state| self.adapter.load(&state).is_err()) {
                     self.adapter.reset();
@@ -224,6 +232,9 @@ impl Session {
         let vitals = self.adapter.vitals();
         Health {
             seen: self.next_id,
+            scenes: self.totals.scenes,
+            rows_per_scene: self.next_id as f64 / self.totals.scenes.max(1) as f64,
+            restarts: self.totals.restarts + vitals.restarts,
             admitted_share: self.guard.admitted_share(),
             flip_share: self.guard.flip_share(),
             flips: self.totals.flips,
@@ -306,11 +317,32 @@ impl Answers {
         }
     }
 
-    fn push(&mut self, batch: &Batch<'_>, prediction: Prediction, unknown: &[bool]) {
-        let rows = prediction.answers.iter().zip(batch.frozen).zip(unknown).enumerate();
-        self.rows.extend(rows.map(|(row, ((answer, frozen), &unknown))| {
-            as_row(batch.first_id + row as u64, answer, frozen, unknown)
-        }));
+    /// Takes in the answers of a part. `scenes` began before it; `in_turn` if its rows follow one another, and do not
+    /// stand each by itself.
+    fn push(
+        &mut self,
+        batch: &Batch<'_>,
+        prediction: Prediction,
+        unknown: &[bool],
+        mut scenes: u64,
+        in_turn: bool,
+    ) {
+        let before = scenes;
+        for (row, (answer, frozen)) in prediction.answers.iter().zip(batch.frozen).enumerate() {
+            let begins_scene = begins_scene(batch, row, answer);
+            scenes = if in_turn { scenes } else { before } + u64::from(begins_scene);
+            self.rows.push(Row {
+                id: batch.first_id + row as u64,
+                label: answer.label,
+                prob: answer.prob,
+                prob_pred: answer.prob_pred,
+                zero_shot: ZeroShotAnswer { label: frozen.label, prob: frozen.prob },
+                admitted: answer.admitted,
+                unknown: unknown[row],
+                scene: scenes.saturating_sub(1),
+                begins_scene,
+            });
+        }
         if self.keep_scores {
             self.prediction.append(prediction);
         }
@@ -327,14 +359,7 @@ impl Answers {
     }
 }
 
-fn as_row(id: u64, answer: &Answer, frozen: &Summary, unknown: bool) -> Row {
-    Row {
-        id,
-        label: answer.label,
-        prob: answer.prob,
-        prob_pred: answer.prob_pred,
-        zero_shot: ZeroShotAnswer { label: frozen.label, prob: frozen.prob },
-        admitted: answer.admitted,
-        unknown,
-    }
+/// Whether a row begins a scene: it may teach, and is no copy. Where a method knows no scenes, no row is a copy.
+fn begins_scene(batch: &Batch<'_>, row: usize, answer: &Answer) -> bool {
+    batch.may_learn(row) && !answer.copy
 }

@@ -32,6 +32,11 @@ pub struct Row {
     pub admitted: bool,
     /// Whether the sample fits no class.
     pub unknown: bool,
+    /// Number of the scene that the sample belongs to, from 0. A scene is a run of near-copies; where the method
+    /// knows no scenes every sample is one. A sample that may not teach is told the scene at hand.
+    pub scene: u64,
+    /// Whether the sample began its scene: it may teach, and is no near-copy.
+    pub begins_scene: bool,
 }
 
 /// Which probabilities are asked for.

@@ -97,6 +97,8 @@ impl Session {
                     zero_shot: ZeroShotAnswer { label: frozen.label, prob: frozen.prob },
                     admitted: answer.admitted,
                     unknown: false,
+                    scene: self.next_id + i as u64,
+                    begins_scene: true,
                 }
             })
             .collect();

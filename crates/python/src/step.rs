@@ -129,6 +129,18 @@ impl Step {
         self.column(py, |row| row.unknown)
     }
 
+    /// Number of the scene that each sample belongs to: a scene is a run of near-copies.
+    #[getter]
+    fn scenes<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
+        self.column(py, |row| row.scene as i64)
+    }
+
+    /// Whether each sample began its scene.
+    #[getter]
+    fn begins_scene<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<bool>> {
+        self.column(py, |row| row.begins_scene)
+    }
+
     /// Calibrated probabilities of all classes, rows × classes: what a consumer should use.
     #[getter]
     fn probs<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<f32>>> {
@@ -343,6 +355,12 @@ macro_rules! health {
 health! {
     /// Samples answered.
     seen: u64,
+    /// Scenes among them: runs of near-copies.
+    scenes: u64,
+    /// Samples per scene.
+    rows_per_scene: f64,
+    /// How often the method began anew because the stream had changed.
+    restarts: u64,
     /// Share of recent samples that the gate admitted.
     admitted_share: f64,
     /// Share of recent samples answered differently from zero-shot.

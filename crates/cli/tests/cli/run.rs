@@ -121,7 +121,7 @@ fn csv_says_the_same_as_json_lines() {
     let header = reader.headers().unwrap().clone();
     assert_eq!(
         header.iter().collect::<Vec<_>>().join(","),
-        "id,label,class,prob,zero_shot_label,zero_shot_prob,admitted,unknown,\
+        "id,label,class,prob,zero_shot_label,zero_shot_prob,admitted,unknown,scene,begins_scene,\
          top1_label,top1_class,top1_prob,top2_label,top2_class,top2_prob"
     );
     let records: Vec<_> = reader.records().map(|r| r.unwrap()).collect();
@@ -131,7 +131,7 @@ fn csv_says_the_same_as_json_lines() {
         assert_eq!(record[0], row["id"].to_string());
         assert_eq!(&record[2], row["class"].as_str().unwrap());
         assert_eq!(record[3].parse::<f32>().unwrap(), row["prob"].as_f64().unwrap() as f32);
-        assert_eq!(record[11], row["top"][1]["label"].to_string());
+        assert_eq!(record[13], row["top"][1]["label"].to_string());
     }
 }
 

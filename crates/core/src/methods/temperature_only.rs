@@ -142,7 +142,7 @@ impl Adapter for TemperatureOnly {
         let tau = self.tau as f32;
         let answer = |row: usize| {
             let s = summary(batch.zero_shot.row(row), tau);
-            Answer { label: s.label, prob: s.prob, prob_pred: batch.frozen[row].prob, admitted: false }
+            Answer { label: s.label, prob: s.prob, prob_pred: batch.frozen[row].prob, ..Default::default() }
         };
         Prediction {
             scores: batch.zero_shot.to_scores(),

@@ -44,7 +44,7 @@ impl Adapter for ZeroShot {
                 label: s.label,
                 prob: s.prob,
                 prob_pred: s.prob,
-                admitted: false,
+                ..Default::default()
             })
             .collect();
         let rows = batch.rows();

@@ -135,6 +135,10 @@ pub struct RowAnswer<'a> {
     pub admitted: bool,
     /// Whether the sample fits no class.
     pub unknown: bool,
+    /// Number of the scene that the sample belongs to: a scene is a run of near-copies.
+    pub scene: u64,
+    /// Whether the sample began its scene.
+    pub begins_scene: bool,
     /// The best classes, if the request wants them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub top: Option<Vec<Top<'a>>>,
@@ -190,6 +194,8 @@ pub fn row_answers<'a>(
             },
             admitted: row.admitted && answers.learnt,
             unknown: row.unknown,
+            scene: row.scene,
+            begins_scene: row.begins_scene && answers.learnt,
             top: tops.next().map(|top| {
                 top.into_iter().map(|(label, prob)| Top { label, class: &classes[label], prob }).collect()
             }),

@@ -77,10 +77,6 @@ impl Lines {
         })
     }
 
-    pub(crate) fn targets(&self) -> &[[f64; 3]] {
-        &self.targets
-    }
-
     /// The t at which softmax(t·x + b) comes closest, in cross-entropy over the rows, to the targets.
     ///
     /// The slope is E_p\[x\] − E_target\[x\], the curvature Var_p\[x\]: a damped Newton search in one dimension.

@@ -210,6 +210,11 @@ impl Recent {
         self.len = self.capacity.min(self.len + 1);
     }
 
+    /// No sample so far is used by fits without labels any more.
+    pub(crate) fn retire(&mut self) {
+        self.flags.iter_mut().for_each(|flags| flags.teaches = false);
+    }
+
     fn slot(&self, age: usize) -> usize {
         (self.next + self.capacity - 1 - age) % self.capacity
     }

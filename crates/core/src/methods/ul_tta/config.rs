@@ -14,6 +14,8 @@ use crate::{Error, Result};
 pub struct DefaultConfig {
     /// Always [`Preset::Default`].
     pub preset: Preset,
+    /// Whether a run of near-copies teaches once, and is answered from its mean.
+    pub scenes: bool,
     /// Which samples may teach.
     pub gate: GateChoice,
     /// The image evidence.
@@ -135,6 +137,7 @@ pub struct Advanced {
     pub scale_window: usize,
     pub scale_min_rows: usize,
     pub prior_half_lives: Vec<f64>,
+    pub prior_stays: Vec<f64>,
     pub prior_smoothing: f64,
     pub prior_dead_zone: f64,
     pub prior_background: f64,
@@ -147,12 +150,17 @@ pub struct Advanced {
     pub tau_min: f64,
     pub tau_max: f64,
     pub update_every_most: u64,
+    pub scene_near: f64,
+    pub scene_near_logits: f64,
+    pub restart_at: f64,
+    pub floor: f64,
 }
 
 impl Default for DefaultConfig {
     fn default() -> Self {
         Self {
             preset: Preset::Default,
+            scenes: true,
             gate: Default::default(),
             prototypes: Default::default(),
             prior: Default::default(),
@@ -204,9 +212,10 @@ impl Default for Advanced {
             scale_window: 768,
             scale_min_rows: 100,
             prior_half_lives: vec![4.0, 16.0, 64.0, 256.0, f64::INFINITY],
+            prior_stays: vec![0.5, 0.9, 0.98],
             prior_smoothing: 0.05,
             prior_dead_zone: 0.5,
-            prior_background: 0.6,
+            prior_background: 1.0,
             prior_record_decay: 0.98,
             prior_head_start: 7.0,
             prior_kl_max: f64::INFINITY,
@@ -216,19 +225,25 @@ impl Default for Advanced {
             tau_min: 0.2,
             tau_max: 5.0,
             update_every_most: 1024,
+            scene_near: 0.25,
+            scene_near_logits: 0.5,
+            restart_at: 4.0,
+            floor: 0.01,
         }
     }
 }
 
 impl DefaultConfig {
     /// The settings that the numbers in a saved state depend on: under others they would mean something else.
-    pub(crate) const STATE_KEYS: [&str; 7] = [
+    pub(crate) const STATE_KEYS: [&str; 9] = [
         "prototypes.frozen",
         "prototypes.half_life",
         "prototypes.half_life_per_class",
         "prior.frozen",
         "prior.start",
+        "scenes",
         "advanced.prior_half_lives",
+        "advanced.prior_stays",
         "advanced.candidates",
     ];
 
@@ -286,6 +301,16 @@ impl DefaultConfig {
             let reason = format!("expected 1 to {most} values, got {got}");
             return Err(Error::config(key("advanced.prior_half_lives"), reason));
         }
+        for &stay in &a.prior_stays {
+            range("advanced.prior_stays", stay, 0.0, 1.0)?;
+        }
+        if a.prior_stays.len() > super::prior::MAX_STAYS {
+            let (most, got) = (super::prior::MAX_STAYS, a.prior_stays.len());
+            return Err(Error::config(
+                key("advanced.prior_stays"),
+                format!("expected at most {most} values, got {got}"),
+            ));
+        }
         range("advanced.prior_smoothing", a.prior_smoothing, 1e-9, 1e12)?;
         range("advanced.prior_dead_zone", a.prior_dead_zone, 0.0, 100.0)?;
         range("advanced.prior_background", a.prior_background, 0.0, 1.0)?;
@@ -297,6 +322,10 @@ impl DefaultConfig {
         range("advanced.margin_share", a.margin_share, 0.0, 1.0)?;
         range("advanced.tau_min", a.tau_min, 1e-3, a.tau_max)?;
         range("advanced.tau_max", a.tau_max, 1e-3, 1e3)?;
-        range("advanced.update_every_most", a.update_every_most as f64, 1.0, 1e12)
+        range("advanced.update_every_most", a.update_every_most as f64, 1.0, 1e12)?;
+        range("advanced.scene_near", a.scene_near, 0.0, 1.0)?;
+        range("advanced.scene_near_logits", a.scene_near_logits, 0.0, 1.0)?;
+        range("advanced.restart_at", a.restart_at, 1.0, inf)?;
+        range("advanced.floor", a.floor, 0.0, 0.5)
     }
 }

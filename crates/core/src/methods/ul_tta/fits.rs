@@ -1,12 +1,12 @@
-//! The one-dimensional fits at an update: how loudly the image evidence speaks ([`ImageBranch`]), and the temperature
-//! of the emitted probabilities ([`Calibration`]). Both run over remembered samples, each as it was scored before it
-//! taught, and need no labels; labels correct the temperature.
+//! How loudly the image evidence speaks ([`ImageBranch`]), and the temperature of the emitted probabilities
+//! ([`Calibration`]). Both have a one-dimensional fit at an update, over remembered samples, each as it was scored
+//! before it taught. No labels are needed; labels correct the temperature.
 
 use std::f64::consts::{FRAC_2_PI, SQRT_2};
 
 use super::config::{Advanced, FeedbackConfig};
-use crate::kernels::vectorised;
-use crate::methods::recent::{Labelled, Lines, Recent, Sample};
+use crate::kernels::{exp, vectorised};
+use crate::methods::recent::{Labelled, Lines, Lump, Recent, Sample};
 
 /// Most samples that a fit looks at. Of more remembered samples it takes every second, third, …
 const FIT_ROWS: usize = 256;
@@ -28,27 +28,86 @@ fn fit_rows<'a>(
     all.into_iter().step_by(step)
 }
 
-/// How loudly the image evidence speaks, as of the last update: the answer adds `trust · scale · v_c(z)`.
+/// Half-lives, in samples, of the two records of the image evidence. The short one takes trust away within a few
+/// samples, the long one gives it slowly.
+const RECORDS: [f64; 2] = [16.0, 256.0];
+
+/// Samples that must have been judged before evidence is dropped.
+const MIN_JUDGED: u64 = 64;
+
+/// How loudly the image evidence speaks: the answer adds `trust · scale · v_c(z)`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct ImageBranch {
     /// The branch's own temperature a: softmax(a·v + log prior) matches the frozen posterior best.
     pub scale: f64,
-    /// Share of the frozen posterior's information that the branch *foretold*, on samples that it had not learnt from:
-    /// 1 − KL(frozen ‖ branch) / KL(frozen ‖ prior).
-    pub foretold: f64,
-    /// *Trust*: how much of the branch enters the answer, foretold² · trust_max · n / (n + trust_samples) with n the
-    /// mean evidence per class.
-    pub trust: f64,
+    /// trust_max · n / (n + trust_samples) with n the mean evidence per class, as of the last update.
+    pub grown: f64,
+    /// Samples judged.
+    pub judged: u64,
+    /// Under each half-life: running sums of KL(frozen ‖ branch) and of KL(frozen ‖ prior), where *frozen* is the
+    /// frozen posterior under the prior, on samples that the evidence had not learnt from.
+    pub records: [[f64; 2]; 2],
 }
 
 impl ImageBranch {
     /// Weight of v in the answer.
     pub(super) fn weight(&self) -> f32 {
-        (self.trust * self.scale) as f32
+        (self.trust() * self.scale) as f32
+    }
+
+    /// *Trust*: how much of the branch enters the answer, foretold² · grown, with foretold the lesser of both records
+    /// and at least 0.
+    pub(super) fn trust(&self) -> f64 {
+        let [short, long] = self.records.map(foretold);
+        let least = short.min(long).max(0.0);
+        least * least * self.grown
+    }
+
+    /// Whether the branch has foretold less than nothing for long.
+    pub(super) fn misleads(&self) -> bool {
+        self.judged >= MIN_JUDGED && foretold(self.records[1]) < 0.0
+    }
+
+    /// Judges how well the branch foretold a sample that it has not learnt from. The slices are the candidates'.
+    pub(super) fn judge(&mut self, text: &[f32], prior: &[f32], image: &[f32], lump: &Lump) {
+        if self.scale == 0.0 {
+            return;
+        }
+        let a = self.scale as f32;
+        let rest = (lump.classes > 0.0)
+            .then(|| (lump.prior, lump.ratio + lump.log_classes(), lump.ratio + lump.log_classes()));
+        // Logits of the frozen posterior, of the branch and of the prior.
+        let rows = || {
+            let listed = text.iter().zip(prior).zip(image).map(|((t, p), v)| (t + p, a * v + p, *p));
+            listed.chain(rest)
+        };
+        let mut best = [f32::NEG_INFINITY; 3];
+        for (frozen, branch, prior) in rows() {
+            best = [best[0].max(frozen), best[1].max(branch), best[2].max(prior)];
+        }
+        let mut sums = [0.0f32; 3];
+        for (frozen, branch, prior) in rows() {
+            sums[0] += exp(frozen - best[0]);
+            sums[1] += exp(branch - best[1]);
+            sums[2] += exp(prior - best[2]);
+        }
+        let logs: [f32; 3] = std::array::from_fn(|i| best[i] + sums[i].ln());
+        let (mut with, mut without) = (0.0f64, 0.0f64);
+        for (frozen, branch, prior) in rows() {
+            let log_p = frozen - logs[0];
+            let p = exp(log_p);
+            with += (p * (log_p - branch + logs[1])) as f64;
+            without += (p * (log_p - prior + logs[2])) as f64;
+        }
+        for ([sum_with, sum_without], half_life) in self.records.iter_mut().zip(RECORDS) {
+            let fade = 0.5f64.powf(1.0 / half_life);
+            *sum_with = *sum_with * fade + with.max(0.0);
+            *sum_without = *sum_without * fade + without.max(0.0);
+        }
+        self.judged += 1;
     }
 
     /// Fits `scale`: least cross-entropy between the frozen posterior under the prior and softmax(a·v + log prior).
-    /// Then measures `foretold` at the fitted value.
     pub(super) fn fit(&mut self, recent: &Recent, a: &Advanced) {
         let scored = |s: &Sample<'_>| s.flags.has_image && s.flags.teaches;
         if recent.newest(a.scale_window).filter(scored).count() < a.scale_min_rows.max(1) {
@@ -63,17 +122,6 @@ impl ImageBranch {
         });
         let start = if self.scale > 1.0 { self.scale } else { SCALE_START };
         let fitted = lines.matching(start, (0.0, SCALE_MAX), 0.5, 1.0);
-        self.foretold = vectorised(
-            #[inline(always)]
-            || {
-                let (mut with, mut without) = (0.0, 0.0);
-                for (line, [x, b, log_p]) in lines.iter().zip(lines.targets()) {
-                    with += log_p - fitted * x - b + line.moments(fitted as f32).log_sum();
-                    without += log_p - b + line.moments(0.0).log_sum();
-                }
-                (1.0 - with / without.max(1e-9)).min(1.0)
-            },
-        );
         self.scale = if self.scale == 0.0 {
             fitted
         } else {
@@ -81,18 +129,24 @@ impl ImageBranch {
         };
     }
 
-    /// Sets `trust` from what was foretold and the mean evidence per class.
+    /// Sets `grown` from the mean evidence per class.
     pub(super) fn grow(&mut self, evidence_per_class: f64, a: &Advanced) {
         let n = evidence_per_class;
-        let foretold = self.foretold.max(0.0);
-        let grown = if n > 0.0 { a.trust_max * n / (n + a.trust_samples) } else { 0.0 };
-        self.trust = foretold * foretold * grown;
+        self.grown = if n > 0.0 { a.trust_max * n / (n + a.trust_samples) } else { 0.0 };
     }
 
     /// Whether values read from a file are possible.
     pub(super) fn is_sound(&self) -> bool {
-        (0.0..=SCALE_MAX).contains(&self.scale) && (0.0..=1e3).contains(&self.trust) && self.foretold <= 1.0
+        (0.0..=SCALE_MAX).contains(&self.scale)
+            && (0.0..=1e3).contains(&self.grown)
+            && self.records.as_flattened().iter().all(|sum| (0.0..=1e12).contains(sum))
     }
+}
+
+/// Share of the frozen posterior's information that the branch foretold beyond the prior:
+/// 1 − Σ KL(frozen ‖ branch) / Σ KL(frozen ‖ prior). Negative where the branch was worse than the prior alone.
+fn foretold([with, without]: [f64; 2]) -> f64 {
+    if without > 0.0 { 1.0 - with / without } else { 0.0 }
 }
 
 /// τ_cal, the temperature of the emitted probabilities softmax(τ_cal · answer), and how it came about.

@@ -3,19 +3,30 @@
 //! With unit image feature z, text prototype μ_c, logit scale s and C classes the answer is
 //!
 //! ```text
-//! ℓ_c = s⟨z, μ_c⟩ + trust · scale · v_c(z) + log(C π_c)      ŷ = argmax ℓ      p = softmax(τ_cal ℓ)
+//! ℓ_c = s⟨z, μ_c⟩ + trust · scale · v_c(z) + log(C π_c)      ŷ = argmax ℓ
+//! p = (1 − ε) softmax(τ_cal ℓ) + ε / C
 //! ```
 //!
 //! | part | what it is | file |
 //! |---|---|---|
 //! | v_c(z) | score of the image against the stream's own class means, the *evidence* | `evidence.rs` |
-//! | π_c | class prior of the stream, a mixture of *experts* that forget at different rates | `prior.rs`, `experts.rs` |
+//! | π_c | class prior of the stream, a mixture of *experts* that count or filter | `prior.rs`, `experts.rs`, `neighbours.rs` |
+//! | shares | how an admitted sample is shared among the classes it teaches | `shares.rs` |
 //! | scale, trust, τ_cal | one-dimensional fits over remembered samples | `fits.rs`, `../recent/` |
+//! | z | of a near-copy: the mean of the *scene* at hand | `scene.rs` |
+//! | restart | everything is forgotten when rows come to look unlike those before | `shift.rs` |
 //! | all of it in a file | what is saved, and what of it two sessions may add | `saved.rs` |
 //!
-//! A sample is answered first and teaches after (`UlTta::answer`, `UlTta::learn`). Every sample teaches the prior;
-//! samples that the gate admits teach the evidence. What was learnt of the prior counts from the next sample on; the
-//! evidence and the fits enter the answers at an update, every so many samples.
+//! A sample is answered first and teaches after (`UlTta::answer`, `UlTta::learn`). A sample here is the first row of
+//! a scene: near-copies are answered and teach nothing. Every sample teaches the prior; samples that the gate admits
+//! teach the evidence. What was learnt of the prior, and the trust in the evidence, count from the next sample on; the
+//! evidence itself and the fits enter the answers at an update, every so many samples.
+//!
+//! The *floor* ε bounds what a sure and wrong answer can cost: −log p ≤ log(C / ε) for any class, and at most
+//! −log(1 − ε) more than without it. It is no bound against the frozen model.
+//!
+//! The *warm-up* is the evidence's: the first samples move mean and covariance but no class. The prior learns from the
+//! first sample on; what holds it back is the head start of the expert at π⁰.
 //!
 //! It takes its three levers (prototypes, prior, temperature) from B. Kim, *Ultra-Light Test-Time Adaptation for
 //! Vision–Language Models*; how each learns is different. The paper keeps no covariance; here the evidence keeps the
@@ -25,27 +36,37 @@ use std::sync::Arc;
 
 use crate::adapter::{Adapter, Answer, Batch, Card, ClassDrift, Memory, Observed, Prediction, Vitals};
 use crate::gate::Gate;
-use crate::kernels::{LANES, exp, indices_above, sum_lanes, vectorised};
+use crate::kernels::{LANES, exp, ln, sum_lanes, vectorised};
 use crate::methods::presets::CARD;
 use crate::methods::recent::{Flags, Labelled, Lump, Recent, Sample, choose_candidates};
-use crate::scores::{Summary, softmax, summary_weighed, weigh};
+use crate::scores::{Summary, summary_weighed, weigh};
 use crate::{Head, Result, Scores, State};
 
+mod arrival;
 mod config;
 mod evidence;
 mod experts;
 mod fits;
+mod neighbours;
 mod prior;
 mod saved;
+mod scene;
+mod shares;
+mod shift;
 
 pub use config::*;
 use evidence::Evidence;
 use fits::{Calibration, ImageBranch};
 use prior::{Prior, PriorWork};
+use scene::Scene;
+use shift::Watch;
 
 /// An update comes after this share of all samples seen, within the bounds of the settings: updates become rarer as
 /// there is more evidence, because each then changes less.
 const UPDATE_SHARE: u64 = 8;
+
+/// Samples after which the prior's lift follows its background.
+const LIFT_EVERY: u64 = 8;
 
 /// The adapter.
 #[derive(Clone, Debug)]
@@ -60,6 +81,10 @@ pub struct UlTta {
     calibration: Calibration,
     recent: Recent,
     labelled: Labelled,
+    scene: Scene,
+    watch: Watch,
+    /// How often it began anew because the stream had changed.
+    restarts: u64,
     /// Samples that could teach, and samples that the gate admitted.
     seen: u64,
     admitted: u64,
@@ -91,6 +116,8 @@ struct Work {
     candidate_prior: Vec<f32>,
     /// The classes that the sample teaches, each with its share of the sample.
     shares: Vec<(u32, f32)>,
+    /// exp(logit − best) of a scene's mean logits.
+    scene_weights: Vec<f32>,
 }
 
 /// One sample as it comes in.
@@ -120,6 +147,9 @@ struct Answered {
     /// Of ℓ.
     summary: Summary,
     answer: Answer,
+    /// τ_cal, and the probability of the answer under it, before the floor.
+    tau: f32,
+    matched: f32,
     image_weight: f32,
     has_image: bool,
     lump: Lump,
@@ -147,6 +177,9 @@ impl UlTta {
             calibration: Calibration::default(),
             recent: Recent::new(config.remembered(), width, kept_dim).remembering(config.feedback.remember),
             labelled: Labelled::new(width),
+            scene: Scene::new(&config.advanced, classes, dim),
+            watch: Watch::default(),
+            restarts: 0,
             seen: 0,
             admitted: 0,
             since_update: 0,
@@ -160,10 +193,29 @@ impl UlTta {
 
     /// Answers a sample. Writes ℓ to `scores`.
     fn answer(&self, row: Incoming<'_>, work: &mut Work, scores: &mut [f32]) -> Answered {
+        work.log_prior.resize(row.text.len(), 0.0);
+        self.prior.log_ratios(row.weights, &mut work.prior, &mut work.log_prior);
+        self.answer_under(row, work, scores)
+    }
+
+    /// Answers a near-copy from the mean of its scene, under the prior of the scene's first row.
+    fn answer_copy(&self, scene: &Scene, work: &mut Work, scores: &mut [f32]) -> Answered {
+        work.log_prior.clone_from(&scene.log_prior);
+        work.prior.mix.clone_from(&scene.mix);
+        let mut weights = std::mem::take(&mut work.scene_weights);
+        weights.resize(scores.len(), 0.0);
+        let frozen = weigh(&scene.logits, &mut weights);
+        let row = Incoming { z: &scene.mean, text: &scene.logits, frozen: &frozen, weights: &weights };
+        let mut answered = self.answer_under(row, work, scores);
+        answered.answer.copy = true;
+        work.scene_weights = weights;
+        answered
+    }
+
+    /// Answers a sample under the prior in `work`.
+    fn answer_under(&self, row: Incoming<'_>, work: &mut Work, scores: &mut [f32]) -> Answered {
         let Incoming { z, text, frozen, weights } = row;
         let (classes, advanced) = (text.len(), &self.config.advanced);
-        work.log_prior.resize(classes, 0.0);
-        self.prior.log_ratios(weights, &mut work.prior, &mut work.log_prior);
         choose_candidates(
             text,
             frozen.best,
@@ -200,9 +252,18 @@ impl UlTta {
         work.posterior.iter_mut().for_each(|p| *p *= summary.prob);
         let tau = self.tau_cal() as f32;
         let prob = if tau == 1.0 { summary.prob } else { 1.0 / sum_exp(scores, tau, summary.best) };
+        let floor = advanced.floor as f32;
+        let answer = Answer {
+            label: summary.label,
+            prob: (1.0 - floor) * prob + floor / classes as f32,
+            prob_pred: summary.prob,
+            ..Default::default()
+        };
         Answered {
             summary,
-            answer: Answer { label: summary.label, prob, prob_pred: summary.prob, admitted: false },
+            answer,
+            tau,
+            matched: prob,
             image_weight,
             has_image,
             lump: lump_of(row, &summary, work),
@@ -223,6 +284,29 @@ impl UlTta {
         true
     }
 
+    /// Adds an answer to a prediction, whose scores are in row `place`: with them go the logarithms of the emitted
+    /// probabilities, if there is a floor.
+    fn emit(&self, answered: &Answered, place: usize, prediction: &mut Prediction) {
+        let &Answered { answer, summary, tau, matched, .. } = answered;
+        prediction.answers.push(answer);
+        let Some(calibrated) = &mut prediction.calibrated else {
+            prediction.tau_cal.push(tau);
+            return;
+        };
+        prediction.tau_cal.push(1.0);
+        let (scores, out) = (prediction.scores.row(place), calibrated.row_mut(place));
+        let floor = self.config.advanced.floor as f32;
+        let (top, even) = ((1.0 - floor) * matched, floor / scores.len() as f32);
+        vectorised(
+            #[inline(always)]
+            || {
+                for (o, s) in out.iter_mut().zip(scores) {
+                    *o = ln(top * exp(tau * (s - summary.best)) + even);
+                }
+            },
+        );
+    }
+
     /// The temperature of the emitted probabilities.
     fn tau_cal(&self) -> f64 {
         if self.config.calibration.rule == CalibrationRule::Off { 1.0 } else { self.calibration.tau }
@@ -241,11 +325,14 @@ impl UlTta {
         if may_learn {
             let winner = batch.frozen[row].label;
             let weights = batch.weights.row(row);
-            self.prior.learn(&mut work.prior, &work.candidates, &work.posterior, weights, winner);
+            self.prior.learn(&mut work.prior, &work.candidates, &work.posterior, weights, winner, &self.head);
             if let Some(evidence) = &mut self.evidence {
                 evidence.observe(z);
             }
             self.seen += 1;
+            if self.seen.is_multiple_of(LIFT_EVERY) {
+                self.prior.relift();
+            }
         }
         if admitted {
             self.accumulate(batch, row, answered, work);
@@ -253,6 +340,7 @@ impl UlTta {
         }
         if may_learn {
             self.gate.push(&answered.summary);
+            self.judge(answered, work);
         }
         self.recent.push(Sample {
             id: batch.first_id + row as u64,
@@ -272,6 +360,29 @@ impl UlTta {
         admitted
     }
 
+    /// Keeps the record of the image evidence. Evidence that misleads for long is dropped.
+    fn judge(&mut self, answered: &Answered, work: &Work) {
+        if !answered.has_image {
+            return;
+        }
+        let Work { candidate_text, candidate_prior, image, .. } = work;
+        self.image.judge(candidate_text, candidate_prior, image, &answered.lump);
+        if self.image.misleads()
+            && let Some(evidence) = &mut self.evidence
+        {
+            **evidence = Evidence::new(&self.config, self.head.n_classes(), self.head.dim());
+            self.image = ImageBranch::default();
+        }
+    }
+
+    /// An empty prediction for so many kept rows.
+    fn prediction(&self, kept: usize, keep_scores: bool) -> Prediction {
+        let classes = self.head.n_classes();
+        let floor = keep_scores && self.config.advanced.floor > 0.0;
+        let calibrated = floor.then(|| Scores::zeros(kept, classes));
+        Prediction { scores: Scores::zeros(kept, classes), calibrated, ..Default::default() }
+    }
+
     /// Whether an update follows the sample: by count, or by time where times are given.
     fn update_is_due(&mut self, counts: bool, time: Option<f64>) -> bool {
         let seconds = self.config.update.seconds;
@@ -287,59 +398,6 @@ impl UlTta {
             self.updated_at = time.or(self.updated_at);
         }
         due
-    }
-
-    /// Shares an admitted sample among the classes it belongs to, and lets it teach them.
-    fn accumulate(&mut self, batch: &Batch<'_>, row: usize, answered: &Answered, work: &mut Work) {
-        if self.evidence.is_none() {
-            return;
-        }
-        let least = self.config.advanced.min_responsibility as f32;
-        work.shares.clear();
-        if let Some(mean) = self.view_responsibilities(batch, row) {
-            let shares = mean.iter().enumerate().map(|(c, &r)| (c as u32, r));
-            work.shares.extend(shares.filter(|s| s.1 > least));
-        } else {
-            match self.config.advanced.responsibilities {
-                Responsibilities::Text => text_shares(Incoming::of(batch, row), least, &mut work.shares),
-                Responsibilities::Fused => fused_shares(answered.image_weight, &answered.lump, least, work),
-            }
-        }
-        if let Some(evidence) = &mut self.evidence {
-            for &(c, share) in &work.shares {
-                evidence.teach(c as usize, share as f64, batch.features.row(row));
-            }
-        }
-    }
-
-    /// With extra views of a sample, its responsibilities are the mean of the views' own.
-    fn view_responsibilities(&self, batch: &Batch<'_>, row: usize) -> Option<Vec<f32>> {
-        let views = batch.views?;
-        let rows = views.of(row);
-        if rows.is_empty() {
-            return None;
-        }
-        let classes = self.head.n_classes();
-        let (mut mean, mut probs) = (vec![0.0f32; classes], vec![0.0f32; classes]);
-        let mut work = Work::default();
-        let share = 1.0 / rows.len() as f32;
-        for view in rows {
-            let text = views.zero_shot.row(view);
-            if self.config.advanced.responsibilities == Responsibilities::Text {
-                softmax(text, 1.0, &mut probs);
-            } else {
-                let (mut scores, mut weights) = (vec![0.0; classes], vec![0.0; classes]);
-                let frozen = weigh(text, &mut weights);
-                let z = views.features.row(view);
-                self.answer(Incoming { z, text, frozen: &frozen, weights: &weights }, &mut work, &mut scores);
-                scores.iter_mut().zip(&work.log_prior).for_each(|(s, p)| *s -= p);
-                softmax(&scores, 1.0, &mut probs);
-            }
-            for (m, &p) in mean.iter_mut().zip(&probs) {
-                *m += share * p;
-            }
-        }
-        Some(mean)
     }
 
     /// Fits the temperatures, moves the prior's lift, folds the evidence.
@@ -372,29 +430,6 @@ impl UlTta {
         let factor = self.image.weight() as f64 / self.head.logit_scale() as f64;
         evidence.norms().iter().map(|&n| factor * n as f64).collect()
     }
-}
-
-/// Shares of a sample by the frozen posterior.
-fn text_shares(row: Incoming<'_>, least: f32, shares: &mut Vec<(u32, f32)>) {
-    let sum = exp(row.frozen.log_sum - row.frozen.best);
-    let mut classes = Vec::new();
-    indices_above(row.weights, least * sum, &mut classes);
-    shares.extend(classes.into_iter().map(|c| (c, row.weights[c as usize] / sum)));
-}
-
-/// Shares of a sample by frozen logits and image evidence, without the prior, among its candidates.
-fn fused_shares(image_weight: f32, lump: &Lump, least: f32, work: &mut Work) {
-    // Relative to the best fused logit, which may lie beyond the range of exp.
-    let fused = |i: usize| work.candidate_text[i] + image_weight * work.image[i];
-    let top = (0..work.candidates.len()).map(fused).fold(0.0, f32::max);
-    let rest = if lump.classes > 0.0 { exp(lump.text - top) } else { 0.0 };
-    let shares = &mut work.shares;
-    shares.extend(work.candidates.iter().enumerate().map(|(i, &c)| (c, exp(fused(i) - top))));
-    let sum = shares.iter().fold(rest, |sum, share| sum + share.1);
-    shares.retain_mut(|share| {
-        share.1 /= sum;
-        share.1 >= least
-    });
 }
 
 /// Collects what the fits will need of a sample: the candidates' logits and priors, and the lump of the others.
@@ -444,14 +479,13 @@ impl Adapter for UlTta {
     }
 
     fn predict(&self, batch: &Batch<'_>) -> Prediction {
-        let mut prediction =
-            Prediction { scores: Scores::zeros(batch.rows(), self.head.n_classes()), ..Default::default() };
+        let mut prediction = self.prediction(batch.rows(), true);
         let mut work = Work::default();
         for row in 0..batch.rows() {
-            let answered = self.answer(Incoming::of(batch, row), &mut work, prediction.scores.row_mut(row));
-            let admitted = batch.may_learn(row) && self.admits(&answered.summary);
-            prediction.answers.push(Answer { admitted, ..answered.answer });
-            prediction.tau_cal.push(self.tau_cal() as f32);
+            let (mut answered, admitted) =
+                self.peek(Incoming::of(batch, row), &mut work, prediction.scores.row_mut(row));
+            answered.answer.admitted = admitted && batch.may_learn(row);
+            self.emit(&answered, row, &mut prediction);
         }
         prediction
     }
@@ -464,15 +498,13 @@ impl Adapter for UlTta {
     fn step(&mut self, batch: &Batch<'_>) -> Prediction {
         // Scores that nobody will read share one row.
         let kept = if batch.keep_scores { batch.rows() } else { batch.rows().min(1) };
-        let mut prediction =
-            Prediction { scores: Scores::zeros(kept, self.head.n_classes()), ..Default::default() };
+        let mut prediction = self.prediction(kept, batch.keep_scores);
         let mut work = std::mem::take(&mut self.work);
         for row in 0..batch.rows() {
-            let scores = prediction.scores.row_mut(if batch.keep_scores { row } else { 0 });
-            let answered = self.answer(Incoming::of(batch, row), &mut work, scores);
-            prediction.tau_cal.push(self.tau_cal() as f32);
-            let admitted = self.learn(batch, row, &answered, &mut work);
-            prediction.answers.push(Answer { admitted, ..answered.answer });
+            let place = if batch.keep_scores { row } else { 0 };
+            let scores = prediction.scores.row_mut(place);
+            let answered = self.take_in(batch, row, &mut work, scores);
+            self.emit(&answered, place, &mut prediction);
         }
         self.work = work;
         if !batch.keep_scores {
@@ -482,7 +514,8 @@ impl Adapter for UlTta {
     }
 
     fn feedback(&mut self, id: u64, label: usize) -> Result<bool> {
-        let sample = self.recent.find(id, self.config.feedback.remember)?;
+        let taught = self.scene.taught_by(id);
+        let sample = self.recent.find(taught, self.config.feedback.remember)?;
         let new = self.labelled.put(sample, label);
         // A sample from a state that was saved without features cannot teach.
         let can_teach = sample.features.iter().any(|&v| v != 0.0);
@@ -523,10 +556,12 @@ impl Adapter for UlTta {
             movement_mean: self.movement.1,
             tau_pred: 1.0,
             tau_cal: self.tau_cal(),
-            evidence_weight: if self.image.scale > 0.0 { self.image.trust } else { 0.0 },
+            evidence_weight: if self.image.scale > 0.0 { self.image.trust() } else { 0.0 },
+            restarts: self.restarts,
             state_bytes: self.recent.bytes()
                 + self.labelled.bytes()
                 + self.prior.bytes()
+                + self.scene.bytes()
                 + self.gate.bytes()
                 + self.evidence.as_ref().map_or(0, |e| e.bytes()),
         }

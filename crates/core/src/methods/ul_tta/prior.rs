@@ -12,6 +12,16 @@
 //! 1 is as good as π⁰. An expert's record is the decayed sum of log(foretold), and π is the mixture of the experts'
 //! priors with weights softmax(record); the expert at π⁰ has a head start.
 //!
+//! **Stay, move near, or jump.** Things come in runs. Three more experts do not count but filter: before each scene
+//! the class *stays* with probability s (0.5, 0.9 and 0.98); else it moves *near*, to a class with a similar
+//! prototype (`neighbours.rs`), or *jumps* anywhere, half of the time each:
+//!
+//! ```text
+//! π_s = s · stay + (1 − s) · (near + π⁰) / 2      stay = adapted posterior of the last scene      near = K stay
+//! ```
+//!
+//! with K the neighbours' weights. All three use the same two vectors, so that more of them cost nothing per class.
+//!
 //! **Background.** A class that the head favours wins often, like a class that occurs often. The two differ in what
 //! comes *second*: a favoured class also comes second often, on samples of other classes; a frequent class does not.
 //! So the *background* of a class is its mean share of the frozen posterior without the winner, over samples that the
@@ -29,13 +39,24 @@
 
 use super::config::DefaultConfig;
 use super::experts::{Expert, Shares};
-use crate::kernels::{Ratios, blend, exp, ln, multiply};
+use super::neighbours::Neighbours;
+use crate::kernels::{Ratios, blend, exp, fold_lanes, ln, multiply};
 use crate::methods::checked::checked_counts;
 use crate::methods::kl::cap_kl;
-use crate::{Result, State};
+use crate::{Error, Head, Result, State};
 
-/// Most experts besides the one that stays at π⁰.
+/// Most half-lives, and most values of s.
 pub(super) const MAX_EXPERTS: usize = 16;
+pub(super) const MAX_STAYS: usize = 8;
+
+/// All experts, with the one that stays at π⁰.
+const MAX_ALL: usize = 1 + MAX_EXPERTS + MAX_STAYS;
+
+/// Share of the moves that go near; the others go anywhere.
+const NEAR: f64 = 0.5;
+
+/// Smaller shares of the last scene's posterior are not carried to the neighbours one by one.
+const LEAST_STAY: f32 = 1e-3;
 
 /// An expert with less weight than this has no say.
 const LIGHT: f64 = 1e-9;
@@ -69,9 +90,15 @@ pub(super) struct Prior {
     experts: Vec<Expert>,
     /// Counts of the shares of the frozen posterior without the winner, and counts of the winners; as ratios to 1/C.
     background: [Expert; 2],
-    /// As of the last update.
+    /// Follows the background every few samples.
     lift: Vec<f32>,
-    /// The records: of the expert that stays at π⁰ first, then one per half-life.
+    /// The values of s.
+    stays: Vec<f64>,
+    /// Posterior of the last scene, and the same moved to the neighbours; both as ratios to π⁰.
+    stay: Vec<f32>,
+    near: Vec<f32>,
+    neighbours: Neighbours,
+    /// The records: of the expert that stays at π⁰ first, then one per half-life, then one per s.
     records: Vec<f64>,
     /// KL(π‖π⁰) as of the last update.
     kl: f64,
@@ -97,7 +124,8 @@ impl Prior {
         let a = &config.advanced;
         let even = vec![1.0 / classes as f64; classes];
         let start = if config.prior.start.is_empty() { even.clone() } else { config.prior.start.clone() };
-        let half_lives: &[f64] = if config.prior.frozen { &[] } else { &a.prior_half_lives };
+        let (half_lives, stays): (&[f64], &[f64]) =
+            if config.prior.frozen { (&[], &[]) } else { (&a.prior_half_lives, &a.prior_stays) };
         let expert = |h: f64| Expert::new(h, a.prior_smoothing, classes);
         Self {
             dead_zone: a.prior_dead_zone,
@@ -113,13 +141,22 @@ impl Prior {
             experts: half_lives.iter().map(|&h| expert(h)).collect(),
             background: [half_life; 2].map(expert),
             lift: vec![1.0; classes],
-            records: vec![0.0; half_lives.len() + 1],
+            stays: stays.to_vec(),
+            stay: vec![1.0; classes],
+            near: vec![1.0; classes],
+            neighbours: Neighbours::new(classes),
+            records: vec![0.0; 1 + half_lives.len() + stays.len()],
             kl: 0.0,
         }
     }
 
     pub(super) fn kl(&self) -> f64 {
         self.kl
+    }
+
+    /// Takes over what depends on the head alone.
+    pub(super) fn keep_neighbours(&mut self, other: &mut Self) {
+        std::mem::swap(&mut self.neighbours, &mut other.neighbours);
     }
 
     /// Writes log(C π_c) for the coming sample, and C π_c to `work.mix`. `text` is exp(frozen logit − best).
@@ -133,15 +170,37 @@ impl Prior {
         }
         work.lifted.resize(c, 0.0);
         work.ratios.resize(c * self.experts.len(), 0.0);
-        work.foretold.resize(self.experts.len() + 1, 0.0);
+        work.foretold.resize(self.records.len(), 0.0);
         let norm = 1.0 / multiply(text, &self.lift, &mut work.lifted) as f64;
         let text = &work.lifted[..];
         let weights = self.weights();
         let mut at_start = weights[0] as f32;
         work.foretold[0] =
             if self.uniform { 1.0 } else { multiply(&self.base, text, &mut work.mix) as f64 * norm };
-        let mut factors = [(0, 0.0f32); MAX_EXPERTS];
+        let mut factors: [(&[f32], f32); MAX_EXPERTS + 2] = [(&[], 0.0); MAX_EXPERTS + 2];
         let mut speaking = 0;
+        if !self.stays.is_empty() {
+            // `mix` holds base · text where the base is not even; it is written below.
+            let seen = if self.uniform { text } else { &work.mix[..] };
+            let hit = |belief: &[f32]| fold_lanes(belief, seen, |b, t| b * t) as f64 * norm;
+            let (stay, near) = (hit(&self.stay), hit(&self.near));
+            let [mut of_stay, mut of_near] = [0.0; 2];
+            let first = 1 + self.experts.len();
+            for (k, &s) in self.stays.iter().enumerate() {
+                let moves = NEAR * near + (1.0 - NEAR) * work.foretold[0];
+                work.foretold[first + k] = s * stay + (1.0 - s) * moves;
+                let weight = weights[first + k];
+                of_stay += weight * s;
+                of_near += weight * (1.0 - s) * NEAR;
+                at_start += (weight * (1.0 - s) * (1.0 - NEAR)) as f32;
+            }
+            for (belief, factor) in [(&self.stay, of_stay), (&self.near, of_near)] {
+                if factor > LIGHT {
+                    factors[speaking] = (belief, factor as f32);
+                    speaking += 1;
+                }
+            }
+        }
         for (k, (expert, ratios)) in self.experts.iter().zip(work.ratios.chunks_exact_mut(c)).enumerate() {
             let [mass, hit, most] = self.ratios(expert).weigh(&self.base, text, ratios);
             let mean = mass as f64 / c as f64;
@@ -154,7 +213,7 @@ impl Prior {
                 // All ratios lie within the dead zone: this expert says π⁰, too.
                 at_start += factor;
             } else {
-                factors[speaking] = (k, factor);
+                factors[speaking] = (ratios, factor);
                 speaking += 1;
             }
         }
@@ -163,7 +222,7 @@ impl Prior {
             out.fill(0.0);
             return;
         }
-        blend(&work.ratios, &factors[..speaking], at_start, &self.base, &mut work.mix, out);
+        blend(&factors[..speaking], at_start, &self.base, &mut work.mix, out);
         if self.kl_max.is_finite() {
             let mut pi: Vec<f64> = work.mix.iter().map(|&m| m as f64 / c as f64).collect();
             cap_kl(&mut pi, &self.start, self.kl_max);
@@ -189,9 +248,9 @@ impl Prior {
     }
 
     /// The experts' weights: softmax of their records.
-    fn weights(&self) -> [f64; MAX_EXPERTS + 1] {
+    fn weights(&self) -> [f64; MAX_ALL] {
         let n = self.records.len();
-        let mut mixed = [0.0; MAX_EXPERTS + 1];
+        let mut mixed = [0.0; MAX_ALL];
         mixed[..n].copy_from_slice(&self.records);
         mixed[0] += self.head_start;
         let best = mixed[..n].iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -204,7 +263,7 @@ impl Prior {
         mixed
     }
 
-    /// Learns from a sample, admitted or not: the experts' records, then their counts, then the background.
+    /// Learns from a sample, admitted or not: the records, the counts, where the next scene may be, the background.
     /// `posterior` is the adapted posterior of the candidates, `text` is exp(frozen logit − best), `winner` the class
     /// of the best frozen logit; `work` comes from `log_ratios` for the same sample.
     pub(super) fn learn(
@@ -214,6 +273,7 @@ impl Prior {
         posterior: &[f32],
         text: &[f32],
         winner: usize,
+        head: &Head,
     ) {
         if self.experts.is_empty() {
             return;
@@ -221,6 +281,7 @@ impl Prior {
         for (record, &foretold) in self.records.iter_mut().zip(&work.foretold) {
             *record = self.record_decay * *record + ln((foretold + LEAST_FORETOLD) as f32) as f64;
         }
+        self.advance(candidates, posterior, head);
         let shares = &mut work.shares;
         let candidates = candidates.iter().map(|&c| c as usize);
         shares.list(candidates.clone().zip(posterior.iter().copied()), &self.start);
@@ -244,20 +305,60 @@ impl Prior {
         winners.count(weight, shares);
     }
 
-    /// At an update: the lift, and the KL that operators watch.
-    pub(super) fn update(&mut self, work: &PriorWork) {
+    /// What the filter believes of the next class before it moves: this sample's posterior; and near it.
+    fn advance(&mut self, candidates: &[u32], posterior: &[f32], head: &Head) {
+        if self.stays.is_empty() {
+            return;
+        }
+        let listed: f32 = posterior.iter().sum();
+        let others = (self.classes - candidates.len()).max(1) as f32;
+        let rest = (1.0 - listed).max(0.0) / others;
+        let uniform = self.classes as f32 * rest;
+        self.stay
+            .iter_mut()
+            .zip(&self.start)
+            .for_each(|(s, &p)| *s = if self.uniform { uniform } else { rest / p as f32 });
+        self.near.fill(0.0);
+        let mut left = 1.0;
+        for (&c, &share) in candidates.iter().zip(posterior) {
+            self.stay[c as usize] = share / self.start[c as usize] as f32;
+            if share <= LEAST_STAY {
+                continue;
+            }
+            let neighbours = self.neighbours.of(c as usize, head);
+            for &(near, weight) in neighbours {
+                self.near[near as usize] += share * weight / self.start[near as usize] as f32;
+            }
+            left -= if neighbours.is_empty() { 0.0 } else { share };
+        }
+        let left = left.max(0.0);
+        self.near.iter_mut().for_each(|n| *n += left);
+    }
+
+    /// The lift from the background as it stands.
+    pub(super) fn relift(&mut self) {
         if self.experts.is_empty() {
             return;
         }
         let c = self.classes as f64;
         let [seconds, winners] = &self.background;
+        let power = -self.background_power;
         for ((lift, second), won) in self.lift.iter_mut().zip(seconds.ratios()).zip(winners.ratios()) {
             // Share of the class in the samples that it did not win, smoothed.
             let share = seconds.smoothing + second * (c - 1.0) / c;
             let all = (seconds.smoothing + seconds.total - won / c).max(seconds.smoothing);
-            let power = -self.background_power;
-            *lift = (share / all).powf(power).clamp(*LIFTS.start(), *LIFTS.end()) as f32;
+            let lifted = if power == -1.0 { all / share } else { (share / all).powf(power) };
+            *lift = lifted.clamp(*LIFTS.start(), *LIFTS.end()) as f32;
         }
+    }
+
+    /// At an update: the lift, and the KL that operators watch.
+    pub(super) fn update(&mut self, work: &PriorWork) {
+        if self.experts.is_empty() {
+            return;
+        }
+        self.relift();
+        let c = self.classes as f64;
         self.kl = work
             .mix
             .iter()
@@ -277,7 +378,7 @@ impl Prior {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        (self.experts.len() + 2) * self.classes * 12 + self.classes * 36
+        (self.experts.len() + 2) * self.classes * 12 + self.classes * 44 + self.neighbours.bytes()
     }
 
     pub(super) fn save(&self, work: &PriorWork, state: &mut State) {
@@ -291,6 +392,8 @@ impl Prior {
         state.put("local.prior.counts", &counts);
         state.put("local.prior.sums", &sums);
         state.put("local.prior.lift", &self.lift);
+        state.put("local.prior.stay", &self.stay);
+        state.put("local.prior.near", &self.near);
         state.put("local.prior.mix", &work.mix);
     }
 
@@ -310,6 +413,15 @@ impl Prior {
             expert.load(counts, sums, start)?;
         }
         self.lift = state.within::<f32>("local.prior.lift", self.classes, LIFTS)?.to_vec();
+        let belief = |name: &str| -> Result<Vec<f32>> {
+            let beliefs = state.within::<f32>(name, self.classes, 0.0..=1e30)?;
+            let sum: f64 = beliefs.iter().zip(&self.start).map(|(&b, p)| b as f64 * p).sum();
+            if !(0.99..1.01).contains(&sum) {
+                return Err(Error::state(format!("{name}: expected shares that add up to 1, got {sum}")));
+            }
+            Ok(beliefs.to_vec())
+        };
+        (self.stay, self.near) = (belief("local.prior.stay")?, belief("local.prior.near")?);
         let len = if state.get::<f32>("local.prior.mix")?.is_empty() { 0 } else { self.classes };
         work.mix = state.within::<f32>("local.prior.mix", len, 0.0..=1.001 * self.classes as f64)?.to_vec();
         Ok(())
@@ -319,6 +431,12 @@ impl Prior {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Classes that are all equally near.
+    fn head(classes: usize) -> Head {
+        let rows = (0..classes * classes).map(|i| if i % (classes + 1) == 0 { 1.0 } else { 0.0 }).collect();
+        Head::new(rows, classes, (0..classes).map(|c| c.to_string()), 10.0).unwrap()
+    }
 
     fn config(change: impl Fn(&mut DefaultConfig)) -> DefaultConfig {
         let mut config = DefaultConfig::default();
@@ -337,7 +455,7 @@ mod tests {
                 prior.log_ratios(&text, &mut work, &mut out);
                 let sum: f32 = text.iter().zip(&work.mix).map(|(t, m)| t * m).sum();
                 let posterior: Vec<f32> = text.iter().zip(&work.mix).map(|(t, m)| t * m / sum).collect();
-                prior.learn(&mut work, &[0, 1, 2, 3], &posterior, &text, labels(i));
+                prior.learn(&mut work, &[0, 1, 2, 3], &posterior, &text, labels(i), &head(4));
             }
             work.mix
         };
@@ -361,7 +479,7 @@ mod tests {
                 prior.log_ratios(&text, &mut work, &mut out);
                 let sum: f32 = text.iter().zip(&work.mix).map(|(t, m)| t * m).sum();
                 let posterior: Vec<f32> = text.iter().zip(&work.mix).map(|(t, m)| t * m / sum).collect();
-                prior.learn(&mut work, &[0, 1, 2, 3], &posterior, &text, i % 2);
+                prior.learn(&mut work, &[0, 1, 2, 3], &posterior, &text, i % 2, &head(4));
                 if i % 64 == 63 {
                     prior.update(&work);
                 }
@@ -383,7 +501,7 @@ mod tests {
             let mut text = [0.3f32; 2];
             text[winner] = 1.0;
             prior.log_ratios(&text, &mut work, &mut out);
-            prior.learn(&mut work, &[0, 1], &text.map(|t| t / 1.3), &text, winner);
+            prior.learn(&mut work, &[0, 1], &text.map(|t| t / 1.3), &text, winner, &head(2));
             prior.update(&work);
         }
         assert!(prior.lift.iter().all(|l| (l - 1.0).abs() < 1e-5), "{:?}", prior.lift);
@@ -400,7 +518,7 @@ mod tests {
                 let mut text = [0.1f32; 3];
                 text[i % 3] = 1.0;
                 prior.log_ratios(&text, &mut work, &mut out);
-                prior.learn(&mut work, &[0, 1, 2], &text.map(|t| t / 1.2), &text, i % 3);
+                prior.learn(&mut work, &[0, 1, 2], &text.map(|t| t / 1.2), &text, i % 3, &head(3));
                 prior.update(&work);
             }
             prior.lift.clone()
@@ -418,7 +536,7 @@ mod tests {
             prior.log_ratios(&[1.0, 0.1, 0.1], &mut work, &mut out);
             let sum: f32 = work.mix.iter().sum();
             assert!((sum - 3.0).abs() < 1e-4, "{sum}");
-            prior.learn(&mut work, &[0, 1, 2], &[0.9, 0.05, 0.05], &[1.0, 0.1, 0.1], 0);
+            prior.learn(&mut work, &[0, 1, 2], &[0.9, 0.05, 0.05], &[1.0, 0.1, 0.1], 0, &head(3));
         }
     }
 }

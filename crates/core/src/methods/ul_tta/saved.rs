@@ -27,13 +27,16 @@ impl UlTta {
         }
         self.recent.save("local.recent.", &mut state);
         self.labelled.save(&mut state);
-        let ImageBranch { scale, foretold, trust } = self.image;
-        state.put("local.image", &[scale, foretold, trust]);
+        self.scene.save(&mut state);
+        self.watch.save(&mut state);
+        let ImageBranch { scale, grown, judged, records } = self.image;
+        state.put("local.image", &[scale, grown]);
+        state.put("local.image.records", records.as_flattened());
         let Calibration { matched, label_free, tau } = self.calibration;
         state.put("local.calibration", &[matched, label_free, tau]);
         state.put("local.movement", &[self.movement.0, self.movement.1]);
         state.put("local.updated_at", &self.updated_at.map_or(vec![], |t| vec![t]));
-        state.put("local.since", &[self.since_update]);
+        state.put("local.since", &[self.since_update, judged, self.restarts]);
         state
     }
 
@@ -69,10 +72,16 @@ impl UlTta {
         self.recent.load("local.recent.", state, classes)?;
         self.recent.check_order("local.recent.")?;
         self.labelled.load(state, classes)?;
-        let &[scale, foretold, trust] = state.get::<f64>("local.image")? else {
-            return Err(Error::state("local.image: expected 3 values"));
+        self.scene.load(state)?;
+        self.watch.load(state)?;
+        let &[scale, grown] = state.get::<f64>("local.image")? else {
+            return Err(Error::state("local.image: expected 2 values"));
         };
-        self.image = ImageBranch { scale, foretold, trust };
+        let records = state.get_n::<f64>("local.image.records", 4)?;
+        let records = [[records[0], records[1]], [records[2], records[3]]];
+        let judged;
+        [self.since_update, judged, self.restarts] = state.counts("local.since")?;
+        self.image = ImageBranch { scale, grown, judged, records };
         let &[matched, label_free, tau] = state.get::<f64>("local.calibration")? else {
             return Err(Error::state("local.calibration: expected 3 values"));
         };
@@ -83,7 +92,6 @@ impl UlTta {
         let movement = checked_counts("local.movement", state, 2)?;
         self.movement = (movement[0], movement[1]);
         self.updated_at = state.get::<f64>("local.updated_at")?.first().copied();
-        [self.since_update] = state.counts("local.since")?;
         Ok(())
     }
 }

@@ -176,7 +176,7 @@ impl Paper {
         let summary = summary(scores, 1.0);
         let prob = self.emitted_prob(scores, base, &summary, calibrated);
         let lump = self.remember(row, scores, &summary, work);
-        let answer = Answer { label: summary.label, prob, prob_pred: summary.prob, admitted: false };
+        let answer = Answer { label: summary.label, prob, prob_pred: summary.prob, ..Default::default() };
         Answered { summary, answer, lump }
     }
 
@@ -534,6 +534,7 @@ impl Adapter for Paper {
             tau_pred: self.temperatures.pred,
             tau_cal: if single { self.temperatures.pred } else { self.temperatures.cal },
             evidence_weight: 0.0,
+            restarts: 0,
             state_bytes: self.recent.bytes()
                 + self.labelled.bytes()
                 + self.prior.bytes()

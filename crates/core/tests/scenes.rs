@@ -1,0 +1,157 @@
+//! Scenes: a run of near-copies teaches once, wherever it is cut into blocks; and a stream that changes begins anew.
+
+mod common;
+
+use common::{Rng, Stream, World, config, quick, through_bytes};
+use proptest::prelude::*;
+use ultta::{Config, Features, Session, State, Step};
+
+/// Pictures that are far apart, so that no two of them are near-copies by chance.
+fn world() -> World {
+    World::new(10, 64, 20.0)
+}
+
+/// Each row so many times, exactly.
+fn repeated(rows: &Features<'_>, times: &[usize]) -> Features<'static> {
+    let order: Vec<usize> =
+        times.iter().enumerate().flat_map(|(row, &n)| std::iter::repeat_n(row, n)).collect();
+    rows.select(&order)
+}
+
+/// Each row as a shot of near-copies.
+fn shots(rows: &Features<'_>, length: usize, seed: u64) -> Features<'static> {
+    let mut rng = Rng(seed);
+    let copies = repeated(rows, &vec![length; rows.rows()]);
+    let noise = 0.15 / (copies.dim() as f32).sqrt();
+    Features::normalized(copies.data().iter().map(|v| v + noise * rng.normal()).collect(), copies.dim())
+        .unwrap()
+}
+
+/// What the method has learnt, without the ids of rows and the number of rows in the scene at hand.
+fn learnt(session: &Session) -> State {
+    let mut state = session.state();
+    let ids = ["local.recent.ids", "local.scene.counts", "local.scene.copies", "local.scene.copies_of"];
+    state.tensors.retain(|name, _| {
+        ["evidence.", "gate.", "local."].iter().any(|p| name.starts_with(p)) && !ids.contains(&name.as_str())
+    });
+    state
+}
+
+fn cuts(step: &Step) -> Vec<bool> {
+    step.rows.iter().map(|row| row.begins_scene).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(8))]
+
+    #[test]
+    fn exact_copies_teach_as_one_row(times in prop::collection::vec(1usize..5, 180), seed in 0u64..1000) {
+        let world = world();
+        let rows = world.rows(times.len(), seed);
+        let config = quick("ul-tta", &[]);
+        let (mut once, mut often) = (world.session(&config), world.session(&config));
+        once.step(&rows).unwrap();
+        prop_assume!(once.health().scenes == rows.rows() as u64);
+        let step = often.step(&repeated(&rows, &times)).unwrap();
+        prop_assert_eq!(step.health.scenes, rows.rows() as u64);
+        prop_assert_eq!(learnt(&once), learnt(&often));
+        let mut first = 0;
+        for (scene, &n) in times.iter().enumerate() {
+            let shot = &step.rows[first..first + n];
+            prop_assert!(shot[0].begins_scene && shot[1..].iter().all(|row| !row.begins_scene && !row.admitted));
+            prop_assert!(shot.iter().all(|row| row.scene == scene as u64));
+            first += n;
+        }
+    }
+
+    #[test]
+    fn cuts_depend_on_the_rows_alone(length in 2usize..9, block in 1usize..70, seed in 0u64..1000) {
+        let world = world();
+        let rows = shots(&world.rows(40, seed), length, seed);
+        let whole = world.session(&quick("ul-tta", &[])).step(&rows).unwrap();
+        prop_assert!((40..100).contains(&whole.health.scenes), "{} scenes of 40 shots", whole.health.scenes);
+        // However the rows are grouped, and interrupted in the middle of a scene.
+        let mut session = world.session(&quick("ul-tta", &[]));
+        let mut grouped = Vec::new();
+        for start in (0..rows.rows()).step_by(block) {
+            let part = rows.slice(start..rows.rows().min(start + block));
+            grouped.extend(cuts(&session.step(&part).unwrap()));
+            session = Session::resume(session.head().clone(), &through_bytes(&session.state())).unwrap();
+        }
+        prop_assert_eq!(&grouped, &cuts(&whole));
+        // Whatever else the method does with them.
+        for settings in [("prior.frozen", "true"), ("prototypes.frozen", "true"), ("calibration.rule", "off")] {
+            let step = world.session(&quick("ul-tta", &[settings])).step(&rows).unwrap();
+            prop_assert_eq!(cuts(&step), cuts(&whole));
+        }
+    }
+}
+
+#[test]
+fn a_camera_that_never_moves_teaches_once() {
+    let world = world();
+    let rows = repeated(&world.rows(1, 1), &[600]);
+    let mut session = world.session(&config("ul-tta", &[]));
+    let step = session.step(&rows).unwrap();
+    assert_eq!((step.health.scenes, step.health.rows_per_scene), (1, 600.0));
+    assert_eq!(session.state().get::<u64>("evidence.seen").unwrap()[0], 1);
+    let (first, last) = (&step.rows[0], &step.rows[599]);
+    assert!(last.prob <= first.prob + 1e-6, "copies make nothing surer: {} and {}", first.prob, last.prob);
+}
+
+#[test]
+fn pictures_of_one_class_are_not_one_scene() {
+    let world = world();
+    let rows = world.images(&[3; 200], &mut Rng(5));
+    let step = world.session(&config("ul-tta", &[])).step(&rows).unwrap();
+    assert!(step.health.scenes > 180, "{} scenes of 200 pictures", step.health.scenes);
+}
+
+#[test]
+fn copies_are_answered_from_the_mean_of_their_scene() {
+    let world = world();
+    let rows = shots(&world.rows(60, 7), 20, 8);
+    let switches = |on: &str| {
+        let step = world.session(&config("ul-tta", &[("scenes", on)])).step(&rows).unwrap();
+        let changed = |w: &&[ultta::Row]| w[0].label != w[1].label;
+        (step.rows.windows(2).filter(changed).count(), step.health.scenes)
+    };
+    let (with, without) = (switches("true"), switches("false"));
+    assert_eq!(without.1, 1200, "every row is a scene");
+    assert!(with.0 < without.0, "{with:?} {without:?}");
+}
+
+#[test]
+fn a_label_for_a_copy_is_a_label_for_its_scene() {
+    let world = world();
+    let rows = repeated(&world.rows(40, 9), &[3; 40]);
+    let mut session = world.session(&config("ul-tta", &[]));
+    session.step(&rows).unwrap();
+    for id in [30, 31, 32] {
+        assert!(session.feedback(id, 1).unwrap());
+    }
+    let state = session.state();
+    let labelled: Vec<&String> = state.tensors.keys().filter(|k| k.starts_with("local.labelled")).collect();
+    let ids = labelled.iter().find(|k| k.ends_with("ids")).expect("ids of labelled samples");
+    assert_eq!(state.get::<u64>(ids).unwrap(), [30], "one scene, one label");
+}
+
+/// A lens that is covered, and uncovered again: what was learnt is forgotten both times, and it is told.
+#[test]
+fn a_stream_that_changes_begins_anew() {
+    let world = world();
+    let mut rng = Rng(11);
+    let noise: Vec<f32> = (0..300 * 64).map(|_| rng.normal()).collect();
+    let noise = Features::normalized(noise, 64).unwrap();
+    let run = |config: &Config| {
+        let mut session = world.session(config);
+        Stream::plain(&world, 400, 12).play(&mut session, 0..400, 100);
+        session.step(&noise).unwrap();
+        session.health().restarts
+    };
+    assert!(run(&config("ul-tta", &[])) >= 1);
+    assert_eq!(run(&config("ul-tta", &[("advanced.restart_at", "inf")])), 0);
+    let mut session = world.session(&config("ul-tta", &[]));
+    Stream::plain(&world, 800, 13).play(&mut session, 0..800, 100);
+    assert_eq!(session.health().restarts, 0, "a steady stream goes on");
+}
