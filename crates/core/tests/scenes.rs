@@ -23,8 +23,8 @@ fn shots(rows: &Features<'_>, length: usize, seed: u64) -> Features<'static> {
     let mut rng = Rng(seed);
     let copies = repeated(rows, &vec![length; rows.rows()]);
     let noise = 0.15 / (copies.dim() as f32).sqrt();
-    Features::normalized(copies.data().iter().map(|v| v + noise * rng.normal()).collect(), copies.dim())
-        .unwrap()
+    let noisy: Vec<f32> = copies.data().iter().map(|v| v + noise * rng.normal()).collect();
+    Features::normalized(noisy, copies.dim()).unwrap()
 }
 
 /// What the method has learnt, without the ids of rows and the number of rows in the scene at hand.
