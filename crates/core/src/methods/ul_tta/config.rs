@@ -235,13 +235,12 @@ impl Default for Advanced {
 
 impl DefaultConfig {
     /// The settings that the numbers in a saved state depend on: under others they would mean something else.
-    pub(crate) const STATE_KEYS: [&str; 9] = [
+    pub(crate) const STATE_KEYS: [&str; 8] = [
         "prototypes.frozen",
         "prototypes.half_life",
         "prototypes.half_life_per_class",
         "prior.frozen",
         "prior.start",
-        "scenes",
         "advanced.prior_half_lives",
         "advanced.prior_stays",
         "advanced.candidates",

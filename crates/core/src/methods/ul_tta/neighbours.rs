@@ -89,11 +89,7 @@ mod tests {
 
     #[test]
     fn one_class_has_no_neighbours_and_two_have_each_other() {
-        let head = |n: usize| {
-            let rows: Vec<f32> = (0..n).flat_map(|i| if i == 0 { [1.0, 0.0] } else { [0.0, 1.0] }).collect();
-            Head::new(rows, 2, (0..n).map(|c| c.to_string()), 10.0).unwrap()
-        };
-        assert!(Neighbours::new(1).of(0, &head(1)).is_empty());
-        assert_eq!(Neighbours::new(2).of(0, &head(2)), [(1, 1.0)]);
+        assert!(nearest(0, &[1.0]).is_empty());
+        assert_eq!(*nearest(0, &[1.0, 0.2]), [(1, 1.0)]);
     }
 }
