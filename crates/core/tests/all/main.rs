@@ -7,4 +7,5 @@ mod laws;
 mod merge;
 mod oracle;
 mod real_streams;
+mod scenes;
 mod state_files;

@@ -1,8 +1,6 @@
 //! Scenes: a run of near-copies teaches once, wherever it is cut into blocks; and a stream that changes begins anew.
 
-mod common;
-
-use common::{Rng, Stream, World, config, quick, through_bytes};
+use crate::common::{Rng, Stream, World, config, quick, through_bytes};
 use proptest::prelude::*;
 use ultta::{Config, Features, Session, State, Step};
 
