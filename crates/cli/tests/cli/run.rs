@@ -85,7 +85,7 @@ fn a_prediction_row_is_as_documented() {
     folder.run(&["--out", "%/p.jsonl"]).success();
     let text = folder.read("p.jsonl");
     let line = text.lines().next().unwrap();
-    let keys = ["id", "label", "class", "prob", "zero_shot", "admitted", "unknown"];
+    let keys = ["id", "label", "class", "prob", "zero_shot", "admitted", "unknown", "scene", "begins_scene"];
     let places: Vec<usize> = keys.iter().map(|k| line.find(&format!("\"{k}\":")).unwrap()).collect();
     assert!(places.is_sorted(), "{line}");
     let rows = rows(&text);

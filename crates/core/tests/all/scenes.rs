@@ -67,7 +67,8 @@ proptest! {
         let world = world();
         let rows = shots(&world.rows(40, seed), length, seed);
         let whole = world.session(&quick("ul-tta", &[])).step(&rows).unwrap();
-        prop_assert!((40..100).contains(&whole.health.scenes), "{} scenes of 40 shots", whole.health.scenes);
+        // Two shots in a row may look alike, and a shot may wander off.
+        prop_assert!((30..100).contains(&whole.health.scenes), "{} scenes of 40 shots", whole.health.scenes);
         // However the rows are grouped, and interrupted in the middle of a scene.
         let mut session = world.session(&quick("ul-tta", &[]));
         let mut grouped = Vec::new();

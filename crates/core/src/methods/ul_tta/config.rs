@@ -138,6 +138,7 @@ pub struct Advanced {
     pub scale_min_rows: usize,
     pub prior_half_lives: Vec<f64>,
     pub prior_stays: Vec<f64>,
+    pub prior_stay_lift: f64,
     pub prior_smoothing: f64,
     pub prior_dead_zone: f64,
     pub prior_background: f64,
@@ -153,6 +154,7 @@ pub struct Advanced {
     pub scene_near: f64,
     pub scene_near_logits: f64,
     pub restart_at: f64,
+    pub frozen_share: f64,
     pub floor: f64,
 }
 
@@ -206,13 +208,14 @@ impl Default for Advanced {
             shrink: 3.0,
             covariance_shrink: 0.3,
             trust_samples: 120.0,
-            trust_max: 6.0,
+            trust_max: 8.0,
             candidates: 64,
             candidate_range: 6.0,
             scale_window: 768,
             scale_min_rows: 100,
             prior_half_lives: vec![4.0, 16.0, 64.0, 256.0, f64::INFINITY],
             prior_stays: vec![0.5, 0.9, 0.98],
+            prior_stay_lift: 0.7,
             prior_smoothing: 0.05,
             prior_dead_zone: 0.5,
             prior_background: 1.0,
@@ -220,14 +223,15 @@ impl Default for Advanced {
             prior_head_start: 7.0,
             prior_kl_max: f64::INFINITY,
             match_window: 1024,
-            match_power: 0.8,
-            margin_share: 0.75,
+            match_power: 0.6,
+            margin_share: 0.9,
             tau_min: 0.2,
             tau_max: 5.0,
             update_every_most: 1024,
             scene_near: 0.25,
             scene_near_logits: 0.5,
             restart_at: 4.0,
+            frozen_share: 0.1,
             floor: 0.01,
         }
     }
@@ -310,6 +314,7 @@ impl DefaultConfig {
                 format!("expected at most {most} values, got {got}"),
             ));
         }
+        range("advanced.prior_stay_lift", a.prior_stay_lift, 0.0, 1.0)?;
         range("advanced.prior_smoothing", a.prior_smoothing, 1e-9, 1e12)?;
         range("advanced.prior_dead_zone", a.prior_dead_zone, 0.0, 100.0)?;
         range("advanced.prior_background", a.prior_background, 0.0, 1.0)?;
@@ -325,6 +330,7 @@ impl DefaultConfig {
         range("advanced.scene_near", a.scene_near, 0.0, 1.0)?;
         range("advanced.scene_near_logits", a.scene_near_logits, 0.0, 1.0)?;
         range("advanced.restart_at", a.restart_at, 1.0, inf)?;
+        range("advanced.frozen_share", a.frozen_share, 0.0, 0.5)?;
         range("advanced.floor", a.floor, 0.0, 0.5)
     }
 }

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! ℓ_c = s⟨z, μ_c⟩ + trust · scale · v_c(z) + log(C π_c)      ŷ = argmax ℓ
-//! p = (1 − ε) softmax(τ_cal ℓ) + ε / C
+//! p = (1 − ε) ((1 − w) softmax(τ_cal ℓ) + w softmax(s⟨z, μ⟩)) + ε / C
 //! ```
 //!
 //! | part | what it is | file |
@@ -22,8 +22,16 @@
 //! teach the evidence. What was learnt of the prior, and the trust in the evidence, count from the next sample on; the
 //! evidence itself and the fits enter the answers at an update, every so many samples.
 //!
-//! The *floor* ε bounds what a sure and wrong answer can cost: −log p ≤ log(C / ε) for any class, and at most
-//! −log(1 − ε) more than without it. It is no bound against the frozen model.
+//! What is emitted mixes adapted and frozen probabilities, because errors are systematic within a class: a run of
+//! pictures that the head misreads makes the adapted answer surer than it is right. The *frozen share* is
+//! w = w₀ (1 + σ), with w₀ the setting `advanced.frozen_share` and σ the weight that the prior, by its experts' records,
+//! gives to "the class stays". It bounds the regret on every sample, for every class:
+//!
+//! ```text
+//! −log p ≤ −log p_frozen + log 1/((1 − ε) w₀)        −log p ≤ −log p_adapted + log 1/((1 − ε)(1 − 2 w₀))
+//! ```
+//!
+//! and the *floor* ε bounds what any sure and wrong answer costs: −log p ≤ log(C / ε).
 //!
 //! The *warm-up* is the evidence's: the first samples move mean and covariance but no class. The prior learns from the
 //! first sample on; what holds it back is the head start of the expert at π⁰.
@@ -131,6 +139,13 @@ struct Incoming<'a> {
     weights: &'a [f32],
 }
 
+impl Work {
+    /// exp(frozen logit − best) of what was answered: the row, or the mean of its scene.
+    fn answered_weights<'a>(&'a self, answered: &Answered, batch: &'a Batch<'_>, row: usize) -> &'a [f32] {
+        if answered.answer.copy { &self.scene_weights } else { batch.weights.row(row) }
+    }
+}
+
 impl<'a> Incoming<'a> {
     fn of(batch: &'a Batch<'_>, row: usize) -> Self {
         Self {
@@ -153,6 +168,9 @@ struct Answered {
     image_weight: f32,
     has_image: bool,
     lump: Lump,
+    /// w, and the frozen probability of the frozen answer.
+    frozen_share: f32,
+    frozen_prob: f32,
 }
 
 impl DefaultConfig {
@@ -202,6 +220,7 @@ impl UlTta {
     fn answer_copy(&self, scene: &Scene, work: &mut Work, scores: &mut [f32]) -> Answered {
         work.log_prior.clone_from(&scene.log_prior);
         work.prior.mix.clone_from(&scene.mix);
+        work.prior.staying = scene.staying;
         let mut weights = std::mem::take(&mut work.scene_weights);
         weights.resize(scores.len(), 0.0);
         let frozen = weigh(&scene.logits, &mut weights);
@@ -253,9 +272,12 @@ impl UlTta {
         let tau = self.tau_cal() as f32;
         let prob = if tau == 1.0 { summary.prob } else { 1.0 / sum_exp(scores, tau, summary.best) };
         let floor = advanced.floor as f32;
+        let frozen_share = (advanced.frozen_share * (1.0 + work.prior.staying)) as f32;
+        let of_frozen = weights[summary.label] * frozen.prob;
+        let mixed = (1.0 - frozen_share) * prob + frozen_share * of_frozen;
         let answer = Answer {
             label: summary.label,
-            prob: (1.0 - floor) * prob + floor / classes as f32,
+            prob: (1.0 - floor) * mixed + floor / classes as f32,
             prob_pred: summary.prob,
             ..Default::default()
         };
@@ -267,6 +289,8 @@ impl UlTta {
             image_weight,
             has_image,
             lump: lump_of(row, &summary, work),
+            frozen_share,
+            frozen_prob: frozen.prob,
         }
     }
 
@@ -285,9 +309,9 @@ impl UlTta {
     }
 
     /// Adds an answer to a prediction, whose scores are in row `place`: with them go the logarithms of the emitted
-    /// probabilities, if there is a floor.
-    fn emit(&self, answered: &Answered, place: usize, prediction: &mut Prediction) {
-        let &Answered { answer, summary, tau, matched, .. } = answered;
+    /// probabilities. `weights` is exp(frozen logit − best) of what was answered.
+    fn emit(&self, answered: &Answered, weights: &[f32], place: usize, prediction: &mut Prediction) {
+        let &Answered { answer, summary, tau, matched, frozen_share, frozen_prob, .. } = answered;
         prediction.answers.push(answer);
         let Some(calibrated) = &mut prediction.calibrated else {
             prediction.tau_cal.push(tau);
@@ -296,12 +320,14 @@ impl UlTta {
         prediction.tau_cal.push(1.0);
         let (scores, out) = (prediction.scores.row(place), calibrated.row_mut(place));
         let floor = self.config.advanced.floor as f32;
-        let (top, even) = ((1.0 - floor) * matched, floor / scores.len() as f32);
+        let adapted = (1.0 - floor) * (1.0 - frozen_share) * matched;
+        let frozen = (1.0 - floor) * frozen_share * frozen_prob;
+        let even = floor / scores.len() as f32;
         vectorised(
             #[inline(always)]
             || {
-                for (o, s) in out.iter_mut().zip(scores) {
-                    *o = ln(top * exp(tau * (s - summary.best)) + even);
+                for ((o, s), w) in out.iter_mut().zip(scores).zip(weights) {
+                    *o = ln(adapted * exp(tau * (s - summary.best)) + frozen * w + even);
                 }
             },
         );
@@ -378,8 +404,9 @@ impl UlTta {
     /// An empty prediction for so many kept rows.
     fn prediction(&self, kept: usize, keep_scores: bool) -> Prediction {
         let classes = self.head.n_classes();
-        let floor = keep_scores && self.config.advanced.floor > 0.0;
-        let calibrated = floor.then(|| Scores::zeros(kept, classes));
+        let advanced = &self.config.advanced;
+        let mixed = keep_scores && (advanced.floor > 0.0 || advanced.frozen_share > 0.0);
+        let calibrated = mixed.then(|| Scores::zeros(kept, classes));
         Prediction { scores: Scores::zeros(kept, classes), calibrated, ..Default::default() }
     }
 
@@ -485,7 +512,7 @@ impl Adapter for UlTta {
             let (mut answered, admitted) =
                 self.peek(Incoming::of(batch, row), &mut work, prediction.scores.row_mut(row));
             answered.answer.admitted = admitted && batch.may_learn(row);
-            self.emit(&answered, row, &mut prediction);
+            self.emit(&answered, work.answered_weights(&answered, batch, row), row, &mut prediction);
         }
         prediction
     }
@@ -504,7 +531,7 @@ impl Adapter for UlTta {
             let place = if batch.keep_scores { row } else { 0 };
             let scores = prediction.scores.row_mut(place);
             let answered = self.take_in(batch, row, &mut work, scores);
-            self.emit(&answered, place, &mut prediction);
+            self.emit(&answered, work.answered_weights(&answered, batch, row), place, &mut prediction);
         }
         self.work = work;
         if !batch.keep_scores {

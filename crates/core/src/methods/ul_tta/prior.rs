@@ -17,10 +17,11 @@
 //! prototype (`neighbours.rs`), or *jumps* anywhere, half of the time each:
 //!
 //! ```text
-//! π_s = s · stay + (1 − s) · (near + π⁰) / 2      stay = adapted posterior of the last scene      near = K stay
+//! π_s = s · stay + (1 − s) · (near + π⁰) / 2      stay ∝ posterior of the last scene · lift^ν      near = K stay
 //! ```
 //!
-//! with K the neighbours' weights. All three use the same two vectors, so that more of them cost nothing per class.
+//! with the adapted posterior, K the neighbours' weights, and the lift of the background (below) to a power ν: a run of
+//! a class that the head hardly knows must not turn into a run of the class that the head favours. All three use the same two vectors, so that more of them cost nothing per class.
 //!
 //! **Background.** A class that the head favours wins often, like a class that occurs often. The two differ in what
 //! comes *second*: a favoured class also comes second often, on samples of other classes; a frequent class does not.
@@ -75,6 +76,8 @@ const LEAST_FORETOLD: f64 = 1e-6;
 pub(super) struct Prior {
     dead_zone: f64,
     background_power: f64,
+    /// Power of the lift in what stays.
+    stay_lift: f64,
     record_decay: f64,
     head_start: f64,
     kl_max: f64,
@@ -114,8 +117,12 @@ pub(super) struct PriorWork {
     /// π_k,c / π⁰_c of each expert k.
     ratios: Vec<f32>,
     shares: Shares,
+    /// The lifted posterior of the candidates.
+    stay: Vec<f32>,
     /// C π_c of the mixture, for the last sample.
     pub mix: Vec<f32>,
+    /// σ: how much of the mixture says that the class stays.
+    pub staying: f64,
 }
 
 impl Prior {
@@ -130,6 +137,7 @@ impl Prior {
         Self {
             dead_zone: a.prior_dead_zone,
             background_power: a.prior_background,
+            stay_lift: a.prior_stay_lift,
             record_decay: a.prior_record_decay,
             head_start: a.prior_head_start,
             kl_max: a.prior_kl_max,
@@ -163,6 +171,7 @@ impl Prior {
     pub(super) fn log_ratios(&self, text: &[f32], work: &mut PriorWork, out: &mut [f32]) {
         let c = self.classes;
         work.mix.resize(c, 0.0);
+        work.staying = 0.0;
         if self.experts.is_empty() {
             work.mix.copy_from_slice(&self.base);
             out.iter_mut().zip(&self.base).for_each(|(o, b)| *o = b.ln());
@@ -194,6 +203,7 @@ impl Prior {
                 of_near += weight * (1.0 - s) * NEAR;
                 at_start += (weight * (1.0 - s) * (1.0 - NEAR)) as f32;
             }
+            work.staying = of_stay;
             for (belief, factor) in [(&self.stay, of_stay), (&self.near, of_near)] {
                 if factor > LIGHT {
                     factors[speaking] = (belief, factor as f32);
@@ -281,7 +291,7 @@ impl Prior {
         for (record, &foretold) in self.records.iter_mut().zip(&work.foretold) {
             *record = self.record_decay * *record + ln((foretold + LEAST_FORETOLD) as f32) as f64;
         }
-        self.advance(candidates, posterior, head);
+        self.advance(candidates, posterior, &mut work.stay, head);
         let shares = &mut work.shares;
         let candidates = candidates.iter().map(|&c| c as usize);
         shares.list(candidates.clone().zip(posterior.iter().copied()), &self.start);
@@ -305,11 +315,18 @@ impl Prior {
         winners.count(weight, shares);
     }
 
-    /// What the filter believes of the next class before it moves: this sample's posterior; and near it.
-    fn advance(&mut self, candidates: &[u32], posterior: &[f32], head: &Head) {
+    /// What the filter believes of the next class before it moves: this sample's posterior, lifted; and near it.
+    fn advance(&mut self, candidates: &[u32], posterior: &[f32], lifted: &mut Vec<f32>, head: &Head) {
         if self.stays.is_empty() {
             return;
         }
+        let rest = 1.0 - posterior.iter().sum::<f32>();
+        let power = self.stay_lift as f32;
+        lifted.clear();
+        lifted.extend(candidates.iter().zip(posterior).map(|(&c, p)| p * self.lift[c as usize].powf(power)));
+        let all = lifted.iter().sum::<f32>() + rest.max(0.0);
+        lifted.iter_mut().for_each(|p| *p /= all.max(f32::MIN_POSITIVE));
+        let posterior = &lifted[..];
         let listed: f32 = posterior.iter().sum();
         let others = (self.classes - candidates.len()).max(1) as f32;
         let rest = (1.0 - listed).max(0.0) / others;
