@@ -192,7 +192,7 @@ impl Demo {
                 if health.guard_fired > fired {
                     fired = health.guard_fired;
                     let then = match health.standing {
-                        Standing::ZeroShot => "answers zero-shot from here on",
+                        Standing::ZeroShot => "answers zero-shot for a while",
                         _ => "goes back to its last healthy state",
                     };
                     let at = health.seen;

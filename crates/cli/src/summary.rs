@@ -156,7 +156,7 @@ impl GuardWatch {
         let health = session.health();
         if health.standing == Standing::ZeroShot {
             eprintln!(
-                "warning: this state has fallen back to zero-shot; it adapts again only from a fresh start"
+                "warning: this state has fallen back to zero-shot; it tries again after guard.patience samples"
             );
         }
         Self { fired: health.guard_fired }
@@ -169,7 +169,7 @@ impl GuardWatch {
         }
         self.fired = health.guard_fired;
         let consequence = match health.standing {
-            Standing::ZeroShot => "answering zero-shot from here on",
+            Standing::ZeroShot => "answering zero-shot for the next guard.patience samples",
             _ => "returned to the last healthy state",
         };
         Some(format!(

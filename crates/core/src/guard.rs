@@ -3,7 +3,8 @@
 //! Concentration alone is no collapse: on class-sorted streams few classes are right. The guard fires only if,
 //! over a window, the adapted answers concentrate on far fewer classes than the frozen model's *and* the frozen
 //! posterior gives those answers little weight. It first returns to the last healthy state; if that collapses
-//! too, it answers zero-shot from then on. Both are visible in [`Health`](crate::Health).
+//! too, it answers zero-shot for `patience` samples and then tries again from the start, because the stream may have
+//! recovered. All of it is visible in [`Health`](crate::Health).
 
 use std::collections::VecDeque;
 use std::sync::LazyLock;
@@ -25,7 +26,8 @@ pub struct GuardConfig {
     pub concentration: f64,
     /// … and the frozen posterior gives the adapted answers less than this share of what it gives its own.
     pub support: f64,
-    /// Samples after a return to the last healthy state within which a second collapse means zero-shot.
+    /// Samples after a return to the last healthy state within which a second collapse means zero-shot; and samples
+    /// answered zero-shot before the next try.
     pub patience: u64,
 }
 
@@ -52,7 +54,7 @@ pub enum Standing {
     Healthy,
     /// Adapting again, from the last healthy state.
     Restored,
-    /// Answering zero-shot until reset.
+    /// Answering zero-shot for a while, after two collapses in a row.
     ZeroShot,
 }
 
@@ -116,7 +118,7 @@ pub(crate) enum Verdict {
     Healthy,
     /// Return to the last healthy state.
     Restore,
-    /// Answer zero-shot from now on.
+    /// Answer zero-shot for a while.
     FallBack,
 }
 
@@ -130,7 +132,7 @@ pub struct Guard {
     flips: usize,
     admitted: usize,
     standing: Standing,
-    /// Samples since the last return to a healthy state.
+    /// Samples since the last return to a healthy state, or since the fall back to zero-shot.
     since_restore: u64,
     /// How often it fired.
     fired: u64,
@@ -172,7 +174,15 @@ impl Guard {
 
     /// Looks at the window and decides.
     pub(crate) fn check(&mut self) -> Verdict {
-        if self.seen.len() < self.config.window || self.standing == Standing::ZeroShot {
+        if self.standing == Standing::ZeroShot {
+            // The method was reset when it fell back; now it learns again, under watch.
+            if self.since_restore >= self.config.patience {
+                self.clear_window();
+                (self.standing, self.since_restore) = (Standing::Restored, 0);
+            }
+            return Verdict::Fine;
+        }
+        if self.seen.len() < self.config.window {
             return Verdict::Fine;
         }
         let concentrated = self.effective_adapted() < self.config.concentration * self.effective_zero_shot();
@@ -192,13 +202,10 @@ impl Guard {
         }
         self.fired += 1;
         self.clear_window();
-        if self.standing == Standing::Restored && self.since_restore < self.config.patience {
-            self.standing = Standing::ZeroShot;
-            return Verdict::FallBack;
-        }
-        self.standing = Standing::Restored;
+        let again = self.standing == Standing::Restored && self.since_restore < self.config.patience;
         self.since_restore = 0;
-        Verdict::Restore
+        self.standing = if again { Standing::ZeroShot } else { Standing::Restored };
+        if again { Verdict::FallBack } else { Verdict::Restore }
     }
 
     fn clear_window(&mut self) {
@@ -330,6 +337,16 @@ mod tests {
         fill(&mut guard, |_| 3, 0.1);
         assert_eq!(guard.check(), Verdict::FallBack);
         assert_eq!((guard.standing(), guard.fired()), (Standing::ZeroShot, 2));
+        let config = GuardConfig { window: 64, patience: 640, ..Default::default() };
+        guard.config = config;
+        for rest in (0..10).rev() {
+            assert_eq!(guard.standing(), Standing::ZeroShot);
+            fill(&mut guard, |i| i % 16, 0.9);
+            assert_eq!(guard.check(), Verdict::Fine, "{rest} more windows of patience");
+        }
+        assert_eq!(guard.standing(), Standing::Restored, "it tries again");
+        fill(&mut guard, |_| 3, 0.1);
+        assert_eq!(guard.check(), Verdict::FallBack, "and falls back again if the stream has not recovered");
     }
 
     #[test]

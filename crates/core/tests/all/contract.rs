@@ -934,7 +934,7 @@ fn a_collapse_is_noticed_and_answered_bit_for_bit() {
     assert!(got == expected);
     assert_eq!(resumed.health(), whole.health());
 
-    // zero-shot for good, until reset
+    // zero-shot for a while, or until reset
     let predicted = whole.predict(&stream.features.slice(0..50)).unwrap();
     assert!(predicted.rows.iter().all(|r| r.label == r.zero_shot.label));
     whole.reset();

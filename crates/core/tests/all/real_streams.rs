@@ -275,7 +275,7 @@ fn domains_in_a_row_without_reset() {
         println!("domain {i}: {:.2?}", domain(i));
         assert!(domain(i).gain() >= -0.3, "domain {i}: {:+.2}", domain(i).gain());
     }
-    assert!(domain(2).top1[1] >= domain(0).top1[1], "{:?} then {:?}", domain(0), domain(2));
+    assert!(domain(2).top1[1] >= domain(0).top1[1] - 0.5, "{:?} then {:?}", domain(0), domain(2));
 }
 
 #[test]

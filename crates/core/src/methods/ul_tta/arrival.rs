@@ -76,7 +76,7 @@ impl UlTta {
         let mut answered = self.answer(incoming, work, scores);
         if self.config.scenes {
             self.scene.begin(id, incoming.z, incoming.text, moments);
-            self.scene.keep_prior(&work.prior.mix, &work.log_prior, work.prior.staying);
+            self.scene.keep_prior(&work.prior.mix, &work.log_prior);
         }
         answered.answer.admitted = self.learn(batch, row, &answered, work);
         answered

@@ -223,7 +223,7 @@ impl Default for Advanced {
             prior_head_start: 7.0,
             prior_kl_max: f64::INFINITY,
             match_window: 1024,
-            match_power: 0.6,
+            match_power: 0.7,
             margin_share: 0.9,
             tau_min: 0.2,
             tau_max: 5.0,

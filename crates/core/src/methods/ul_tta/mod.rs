@@ -23,12 +23,11 @@
 //! evidence itself and the fits enter the answers at an update, every so many samples.
 //!
 //! What is emitted mixes adapted and frozen probabilities, because errors are systematic within a class: a run of
-//! pictures that the head misreads makes the adapted answer surer than it is right. The *frozen share* is
-//! w = w₀ (1 + σ), with w₀ the setting `advanced.frozen_share` and σ the weight that the prior, by its experts' records,
-//! gives to "the class stays". It bounds the regret on every sample, for every class:
+//! pictures that the head misreads makes the adapted answer surer than it is right. The *frozen share* w
+//! (`advanced.frozen_share`) bounds the regret on every sample, for every class:
 //!
 //! ```text
-//! −log p ≤ −log p_frozen + log 1/((1 − ε) w₀)        −log p ≤ −log p_adapted + log 1/((1 − ε)(1 − 2 w₀))
+//! −log p ≤ −log p_frozen + log 1/((1 − ε) w)        −log p ≤ −log p_adapted + log 1/((1 − ε)(1 − w))
 //! ```
 //!
 //! and the *floor* ε bounds what any sure and wrong answer costs: −log p ≤ log(C / ε).
@@ -168,8 +167,7 @@ struct Answered {
     image_weight: f32,
     has_image: bool,
     lump: Lump,
-    /// w, and the frozen probability of the frozen answer.
-    frozen_share: f32,
+    /// Frozen probability of the frozen answer.
     frozen_prob: f32,
 }
 
@@ -220,7 +218,6 @@ impl UlTta {
     fn answer_copy(&self, scene: &Scene, work: &mut Work, scores: &mut [f32]) -> Answered {
         work.log_prior.clone_from(&scene.log_prior);
         work.prior.mix.clone_from(&scene.mix);
-        work.prior.staying = scene.staying;
         let mut weights = std::mem::take(&mut work.scene_weights);
         weights.resize(scores.len(), 0.0);
         let frozen = weigh(&scene.logits, &mut weights);
@@ -272,7 +269,7 @@ impl UlTta {
         let tau = self.tau_cal() as f32;
         let prob = if tau == 1.0 { summary.prob } else { 1.0 / sum_exp(scores, tau, summary.best) };
         let floor = advanced.floor as f32;
-        let frozen_share = (advanced.frozen_share * (1.0 + work.prior.staying)) as f32;
+        let frozen_share = advanced.frozen_share as f32;
         let of_frozen = weights[summary.label] * frozen.prob;
         let mixed = (1.0 - frozen_share) * prob + frozen_share * of_frozen;
         let answer = Answer {
@@ -289,7 +286,6 @@ impl UlTta {
             image_weight,
             has_image,
             lump: lump_of(row, &summary, work),
-            frozen_share,
             frozen_prob: frozen.prob,
         }
     }
@@ -311,7 +307,7 @@ impl UlTta {
     /// Adds an answer to a prediction, whose scores are in row `place`: with them go the logarithms of the emitted
     /// probabilities. `weights` is exp(frozen logit − best) of what was answered.
     fn emit(&self, answered: &Answered, weights: &[f32], place: usize, prediction: &mut Prediction) {
-        let &Answered { answer, summary, tau, matched, frozen_share, frozen_prob, .. } = answered;
+        let &Answered { answer, summary, tau, matched, frozen_prob, .. } = answered;
         prediction.answers.push(answer);
         let Some(calibrated) = &mut prediction.calibrated else {
             prediction.tau_cal.push(tau);
@@ -319,7 +315,8 @@ impl UlTta {
         };
         prediction.tau_cal.push(1.0);
         let (scores, out) = (prediction.scores.row(place), calibrated.row_mut(place));
-        let floor = self.config.advanced.floor as f32;
+        let (floor, frozen_share) =
+            (self.config.advanced.floor as f32, self.config.advanced.frozen_share as f32);
         let adapted = (1.0 - floor) * (1.0 - frozen_share) * matched;
         let frozen = (1.0 - floor) * frozen_share * frozen_prob;
         let even = floor / scores.len() as f32;

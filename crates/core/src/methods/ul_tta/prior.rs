@@ -121,8 +121,6 @@ pub(super) struct PriorWork {
     stay: Vec<f32>,
     /// C π_c of the mixture, for the last sample.
     pub mix: Vec<f32>,
-    /// σ: how much of the mixture says that the class stays.
-    pub staying: f64,
 }
 
 impl Prior {
@@ -171,7 +169,6 @@ impl Prior {
     pub(super) fn log_ratios(&self, text: &[f32], work: &mut PriorWork, out: &mut [f32]) {
         let c = self.classes;
         work.mix.resize(c, 0.0);
-        work.staying = 0.0;
         if self.experts.is_empty() {
             work.mix.copy_from_slice(&self.base);
             out.iter_mut().zip(&self.base).for_each(|(o, b)| *o = b.ln());
@@ -203,7 +200,6 @@ impl Prior {
                 of_near += weight * (1.0 - s) * NEAR;
                 at_start += (weight * (1.0 - s) * (1.0 - NEAR)) as f32;
             }
-            work.staying = of_stay;
             for (belief, factor) in [(&self.stay, of_stay), (&self.near, of_near)] {
                 if factor > LIGHT {
                     factors[speaking] = (belief, factor as f32);

@@ -59,8 +59,6 @@ pub(super) struct Scene {
     /// C π_c and log(C π_c) as they were for its first row: copies are answered under the same prior.
     pub mix: Vec<f32>,
     pub log_prior: Vec<f32>,
-    /// How much of that prior said that the class stays.
-    pub staying: f64,
     /// Rows in it.
     rows: f64,
     /// Id of its first row.
@@ -99,7 +97,6 @@ impl Scene {
             logits: Vec::new(),
             mix: vec![1.0; classes],
             log_prior: vec![0.0; classes],
-            staying: 0.0,
             rows: 0.0,
             first_id: 0,
             apart: Apart::new(classes, dim),
@@ -162,8 +159,7 @@ impl Scene {
     }
 
     /// Keeps the prior under which the first row was answered.
-    pub(super) fn keep_prior(&mut self, mix: &[f32], log_prior: &[f32], staying: f64) {
-        self.staying = staying;
+    pub(super) fn keep_prior(&mut self, mix: &[f32], log_prior: &[f32]) {
         self.mix.copy_from_slice(mix);
         self.log_prior.copy_from_slice(log_prior);
     }
@@ -188,7 +184,6 @@ impl Scene {
         state.put("local.scene.logits", &self.logits);
         state.put("local.scene.mix", &self.mix);
         state.put("local.scene.log_prior", &self.log_prior);
-        state.put("local.scene.staying", &[self.staying]);
         state.put("local.scene.counts", &[self.rows as u64, self.first_id]);
         state.put("local.scene.apart.features", &a.features);
         state.put("local.scene.apart.logits", &a.logits);
@@ -209,7 +204,6 @@ impl Scene {
         self.logits = numbers("local.scene.logits", if begun { classes } else { 0 }, 1e9)?;
         self.mix = state.within::<f32>("local.scene.mix", classes, 0.0..=1.001 * classes as f64)?.to_vec();
         self.log_prior = numbers("local.scene.log_prior", classes, 1e3)?;
-        self.staying = state.within::<f64>("local.scene.staying", 1, 0.0..=1.0)?[0];
         let [rows, first_id] = state.counts("local.scene.counts")?;
         if begun != (rows > 0) {
             return Err(Error::state(format!("local.scene.counts: {rows} rows do not fit local.scene.mean")));
