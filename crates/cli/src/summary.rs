@@ -156,7 +156,7 @@ impl GuardWatch {
         let health = session.health();
         if health.standing == Standing::ZeroShot {
             eprintln!(
-                "warning: this state has fallen back to zero-shot; it tries again after guard.patience samples"
+                "warning: this state has fallen back to zero-shot; it tries again after a while (guard.patience)"
             );
         }
         Self { fired: health.guard_fired }
@@ -169,7 +169,7 @@ impl GuardWatch {
         }
         self.fired = health.guard_fired;
         let consequence = match health.standing {
-            Standing::ZeroShot => "answering zero-shot for the next guard.patience samples",
+            Standing::ZeroShot => "answering zero-shot for a while (guard.patience)",
             _ => "returned to the last healthy state",
         };
         Some(format!(

@@ -3,8 +3,8 @@
 //! Concentration alone is no collapse: on class-sorted streams few classes are right. The guard fires only if,
 //! over a window, the adapted answers concentrate on far fewer classes than the frozen model's *and* the frozen
 //! posterior gives those answers little weight. It first returns to the last healthy state; if that collapses
-//! too, it answers zero-shot for `patience` samples and then tries again from the start, because the stream may have
-//! recovered. All of it is visible in [`Health`](crate::Health).
+//! too, it answers zero-shot for a while and then tries again from the start, because the stream may have recovered; the
+//! more often it fired, the longer it waits. All of it is visible in [`Health`](crate::Health).
 
 use std::collections::VecDeque;
 use std::sync::LazyLock;
@@ -26,8 +26,8 @@ pub struct GuardConfig {
     pub concentration: f64,
     /// … and the frozen posterior gives the adapted answers less than this share of what it gives its own.
     pub support: f64,
-    /// Samples after a return to the last healthy state within which a second collapse means zero-shot; and samples
-    /// answered zero-shot before the next try.
+    /// Samples after a return to the last healthy state within which a second collapse means zero-shot. The next try
+    /// comes after this many samples times how often the guard has fired.
     pub patience: u64,
 }
 
@@ -176,7 +176,7 @@ impl Guard {
     pub(crate) fn check(&mut self) -> Verdict {
         if self.standing == Standing::ZeroShot {
             // The method was reset when it fell back; now it learns again, under watch.
-            if self.since_restore >= self.config.patience {
+            if self.since_restore >= self.config.patience.saturating_mul(self.fired) {
                 self.clear_window();
                 (self.standing, self.since_restore) = (Standing::Restored, 0);
             }
@@ -339,7 +339,7 @@ mod tests {
         assert_eq!((guard.standing(), guard.fired()), (Standing::ZeroShot, 2));
         let config = GuardConfig { window: 64, patience: 640, ..Default::default() };
         guard.config = config;
-        for rest in (0..10).rev() {
+        for rest in (0..20).rev() {
             assert_eq!(guard.standing(), Standing::ZeroShot);
             fill(&mut guard, |i| i % 16, 0.9);
             assert_eq!(guard.check(), Verdict::Fine, "{rest} more windows of patience");
