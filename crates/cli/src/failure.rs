@@ -66,7 +66,7 @@ fn message(error: &anyhow::Error) -> String {
         Error::OtherConfig { .. } => Some("; leave the settings out to use the state's own"),
         _ => None,
     });
-    shown(one_line(&message)) + advice.unwrap_or_default()
+    shown(&one_line(&message)) + advice.unwrap_or_default()
 }
 
 /// Whether the reader of our output hung up.

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 /// A path or another name with control characters escaped: a line break is shown as `\\n`.
-pub fn shown(name: impl AsRef<Path>) -> String {
+pub fn shown<P: AsRef<Path> + ?Sized>(name: &P) -> String {
     let name = name.as_ref().to_string_lossy();
     if !name.contains(char::is_control) {
         return name.into_owned();

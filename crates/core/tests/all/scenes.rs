@@ -28,7 +28,13 @@ fn shots(rows: &Features<'_>, length: usize, seed: u64) -> Features<'static> {
 /// What the method has learnt, without the ids of rows and the number of rows in the scene at hand.
 fn learnt(session: &Session) -> State {
     let mut state = session.state();
-    let ids = ["local.recent.ids", "local.scene.counts", "local.scene.copies", "local.scene.copies_of"];
+    let ids = [
+        "local.recent.ids",
+        "local.recent.earlier.ids",
+        "local.scene.counts",
+        "local.scene.copies",
+        "local.scene.copies_of",
+    ];
     state.tensors.retain(|name, _| {
         ["evidence.", "gate.", "local."].iter().any(|p| name.starts_with(p)) && !ids.contains(&name.as_str())
     });

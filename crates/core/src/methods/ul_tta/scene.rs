@@ -42,7 +42,7 @@ const SPREAD_HALF_LIFE: f64 = 64.0;
 const FOLLOW: f64 = 64.0;
 
 /// Runs of copies whose ids are remembered for delayed labels.
-const COPIES: usize = 1024;
+const COPIES: usize = 8192;
 
 /// Ids beyond this are not possible; counting on from an id cannot overflow.
 const MAX_ID: u64 = 1 << 62;
@@ -171,7 +171,8 @@ impl Scene {
 
     /// The id of the row that taught for a row: of its scene's first row if it is a copy, else its own.
     pub(super) fn taught_by(&self, id: u64) -> u64 {
-        self.copies.iter().find(|run| (run[0]..=run[1]).contains(&id)).map_or(id, |run| run[2])
+        let run = self.copies.get(self.copies.partition_point(|run| run[1] < id));
+        run.filter(|run| run[0] <= id).map_or(id, |run| run[2])
     }
 
     pub(super) fn bytes(&self) -> usize {
