@@ -31,9 +31,9 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     let text = if !args.default {
         resolved.to_toml()
     } else if args.settings.preset.as_deref() == Some("paper") {
-        ultta::config::PAPER_TOML.to_string()
+        ultta::internal::PAPER_TOML.to_string()
     } else {
-        ultta::config::DEFAULT_TOML.to_string()
+        ultta::DEFAULT_TOML.to_string()
     };
     write!(std::io::stdout(), "{text}")?;
     Ok(ExitCode::SUCCESS)

@@ -7,9 +7,8 @@ use std::time::Instant;
 
 use anyhow::Context;
 use serde_json::{Value, json};
-use ultta::guard::Standing;
 use ultta::simulate::{Domain, Mix, Simulator, SimulatorConfig};
-use ultta::{Config, Health, Input, Session};
+use ultta::{Config, Health, Input, Session, Standing};
 use ultta_eval::metrics::{Accumulator, Metrics};
 use ultta_eval::plot::{Bars, LineChart, Page, Reliability, ReliabilityBin, Series, Table};
 use ultta_formats::shown;

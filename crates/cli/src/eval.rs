@@ -290,8 +290,7 @@ fn expand(name: &str, pictures: bool) -> Vec<String> {
     if name != "all" {
         return vec![name.trim().to_string()];
     }
-    let mut names: Vec<String> =
-        ultta::methods::cards().iter().map(|card| card.name.replace('_', "-")).collect();
+    let mut names: Vec<String> = ultta::cards().iter().map(|card| card.name.replace('_', "-")).collect();
     let at = names.iter().position(|n| n == "ul-tta").map_or(names.len(), |i| i + 1);
     names.insert(at, "ul-tta:paper".into());
     if pictures {
@@ -303,7 +302,7 @@ fn expand(name: &str, pictures: bool) -> Vec<String> {
 /// A section for a method that does not exist is a slip.
 fn check_sections(text: &str) -> anyhow::Result<()> {
     let plain = |name: &str| name.trim_matches(['"', '\'', ' ']).replace('-', "_");
-    let mut names: Vec<String> = ultta::methods::cards().iter().map(|card| plain(card.name)).collect();
+    let mut names: Vec<String> = ultta::cards().iter().map(|card| plain(card.name)).collect();
     names.extend(gradient::NAMES.map(plain));
     for section in text.lines().filter_map(|line| line.trim().strip_prefix("[method.")) {
         let name = section.split(['.', ']']).next().unwrap_or_default();

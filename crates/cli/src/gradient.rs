@@ -2,7 +2,7 @@
 //! building it takes longer than everything else here. Without the feature their names are known, and whoever asks
 //! for one is told how to build.
 
-use ultta::adapter::Card;
+use ultta::Card;
 
 use crate::failure::usage;
 

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use serde_json::json;
-use ultta::adapter::{Grouping, Readout};
+use ultta::{Grouping, Readout};
 
 use crate::gradient;
 
@@ -18,7 +18,7 @@ pub struct Args {
 
 pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     let mut out = std::io::stdout().lock();
-    let mut cards = ultta::methods::cards();
+    let mut cards = ultta::cards();
     let on_features = cards.len();
     cards.extend(gradient::cards());
     let needs_pictures = |i: usize| i >= on_features;

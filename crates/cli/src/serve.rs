@@ -8,6 +8,9 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use serde::Deserialize;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
 use ultta::{Config, Error, Head};
 use ultta_formats::shown;
 use ultta_server::{Durability, PictureEncoder, Server, ServerConfig, ServerError, StreamSpec, Tokens};
@@ -245,13 +248,13 @@ fn read(path: &Path) -> anyhow::Result<String> {
 }
 
 fn start_log(format: &str) {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("ULTTA_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    let log =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    let asked = std::env::var("ULTTA_LOG").ok().and_then(|text| text.parse::<Targets>().ok());
+    let shown = asked.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false);
+    let log = tracing_subscriber::registry();
     // A second start in one process (the Python package) keeps the first log.
     let _ = match format {
-        "json" => log.json().try_init(),
-        _ => log.with_ansi(false).try_init(),
+        "json" => log.with(lines.json().with_filter(shown)).try_init(),
+        _ => log.with(lines.with_filter(shown)).try_init(),
     };
 }

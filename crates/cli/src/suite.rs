@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use ultta::config::nearest;
+use ultta::internal::nearest;
 use ultta_eval::suite::{Suite, TABLES};
 
 use crate::eval::Bars;

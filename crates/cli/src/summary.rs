@@ -4,9 +4,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use serde::Serialize;
-use ultta::Row;
-use ultta::guard::Standing;
-use ultta::{Health, Session};
+use ultta::{Health, Row, Session, Standing};
 use ultta_eval::metrics::{Accumulator, Metrics};
 
 /// Counts and metrics while a run goes on.
@@ -58,7 +56,7 @@ impl Tally {
 
 /// The method as the command line writes it, and its preset.
 fn name_of(session: &Session) -> (String, Option<String>) {
-    use ultta::methods::MethodConfig;
+    use ultta::MethodConfig;
     let method = &session.config().method;
     let preset = match method {
         MethodConfig::UlTta(config) => Some(config.preset().name().to_string()),

@@ -8,7 +8,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use ultta::scores::softmax;
+use ultta::internal::softmax;
 use ultta::{Config, Features, Head, Input, Session};
 
 const DIM: usize = 512;

@@ -32,43 +32,30 @@
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
+mod adapter;
 mod blocks;
+mod config;
+mod error;
+mod features;
+mod gate;
+mod guard;
+mod head;
 mod health;
 mod input;
+mod kernels;
+mod linear;
+mod methods;
 mod persist;
+mod reliability;
+mod scores;
+mod session;
+mod state;
 mod step;
+mod unknown;
 mod window;
 
-pub mod methods;
 #[cfg(feature = "simulate")]
 pub mod simulate;
-
-// What a user calls is re-exported below. These modules are reachable for the other crates of this workspace.
-#[doc(hidden)]
-pub mod adapter;
-#[doc(hidden)]
-pub mod config;
-mod error;
-#[doc(hidden)]
-pub mod features;
-#[doc(hidden)]
-pub mod gate;
-#[doc(hidden)]
-pub mod guard;
-#[doc(hidden)]
-pub mod head;
-#[doc(hidden)]
-pub mod kernels;
-#[doc(hidden)]
-pub mod reliability;
-#[doc(hidden)]
-pub mod scores;
-#[doc(hidden)]
-pub mod session;
-#[doc(hidden)]
-pub mod state;
-#[doc(hidden)]
-pub mod unknown;
 
 #[doc = include_str!("glossary.md")]
 pub mod glossary {}
@@ -96,3 +83,14 @@ pub use adapter::{
 pub use blocks::PASS_ROWS;
 pub use gate::{Gate, GateConfig};
 pub use scores::Summary;
+
+/// What the other crates of this workspace share with the core. No promise is made about it to anybody else.
+#[doc(hidden)]
+pub mod internal {
+    pub use crate::config::{PAPER_TOML, nearest};
+    pub use crate::head::LOGIT_SCALES;
+    pub use crate::kernels::{exp, vectorised};
+    pub use crate::reliability::{Bin, Ece, Edges, bin_of};
+    pub use crate::scores::{softmax, softmax_from, summary, top_k, weigh};
+    pub use crate::state::STATE_VERSION;
+}

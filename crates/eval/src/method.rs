@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use toml::{Table, Value};
-use ultta::adapter::{Card, Grouping};
-use ultta::{Config, Error, Result};
+use ultta::{Card, Config, Error, Grouping, Result};
 
 use crate::pictures::PictureMethod;
 

@@ -6,8 +6,7 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use ultta::adapter::{Card, Prediction};
-use ultta::{Head, Result, Scores};
+use ultta::{Card, Head, Prediction, Result, Scores};
 
 /// The pictures behind a dataset's rows.
 pub trait Pictures: Send + Sync {

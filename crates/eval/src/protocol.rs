@@ -4,7 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use ultta::config::nearest;
+use ultta::internal::nearest;
 
 pub use crate::arrival::Arrival;
 pub use crate::stream::{Role, Sample, Stream};

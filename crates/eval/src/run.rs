@@ -13,8 +13,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ultta::adapter::Grouping;
-use ultta::{Error, Features, Head, Health, Input, Result, Scores, Session};
+use ultta::{Error, Features, Grouping, Head, Health, Input, Result, Scores, Session};
 
 use crate::clock::Clock;
 use crate::dataset::Dataset;
@@ -274,7 +273,7 @@ impl Learner {
                 let started = Instant::now();
                 let prediction = session.step(&pixels, &zero_shot)?;
                 let seconds = started.elapsed().as_secs_f64();
-                let row = |(i, answer): (usize, &ultta::adapter::Answer)| AnsweredRow {
+                let row = |(i, answer): (usize, &ultta::Answer)| AnsweredRow {
                     id: 0,
                     tau: 1.0,
                     answer: (answer.label, answer.prob),

@@ -3,9 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use ultta::adapter::ClassDrift;
-use ultta::scores::{softmax_from, summary};
-use ultta::{Head, Input, Result, Session};
+use ultta::internal::{softmax_from, summary};
+use ultta::{ClassDrift, Head, Input, Result, Session};
 
 use crate::method::BLOCK;
 use crate::metrics::{

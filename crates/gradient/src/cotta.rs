@@ -24,7 +24,7 @@
 
 use candle_core::{D, Tensor};
 use serde::{Deserialize, Serialize};
-use ultta::adapter::{Card, Grouping, Readout};
+use ultta::{Card, Grouping, Readout};
 use ultta_eval::random::Random;
 
 use crate::Result;

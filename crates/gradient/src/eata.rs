@@ -20,7 +20,7 @@
 
 use candle_core::{Device, Tensor};
 use serde::{Deserialize, Serialize};
-use ultta::adapter::{Card, Grouping, Readout};
+use ultta::{Card, Grouping, Readout};
 
 use crate::Result;
 use crate::method::{Batch, Classifier, Cost, Method, check, masked_mean};

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
-use ultta::adapter::{Card, Prediction};
-use ultta::{Head, Result, Scores};
+use ultta::{Card, Head, Prediction, Result, Scores};
 use ultta_eval::pictures::{Cost, PictureMethod, PictureSession};
 
 use crate::method::MethodConfig;

@@ -1,6 +1,6 @@
 //! [`Method`]: adaptation that needs the model inside. Read this first.
 //!
-//! A method on features ([`ultta::adapter::Adapter`]) is shown features and answers with logits. A method here is
+//! A method on features ([`ultta::Adapter`]) is shown features and answers with logits. A method here is
 //! shown pictures, runs the tower itself, and changes the tower's weights (or, TPT, the prompts).
 
 use std::sync::Arc;
@@ -8,8 +8,7 @@ use std::sync::Arc;
 use candle_core::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
-use ultta::Head;
-use ultta::adapter::Card;
+use ultta::{Card, Head};
 use ultta_encode::flops;
 
 use crate::train::Parameters;

@@ -16,7 +16,7 @@
 
 use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
-use ultta::adapter::{Card, Grouping, Readout};
+use ultta::{Card, Grouping, Readout};
 
 use crate::Result;
 use crate::method::{Batch, Classifier, Cost, Method, check, masked_mean};

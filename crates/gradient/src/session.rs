@@ -8,10 +8,8 @@
 use std::sync::Arc;
 
 use candle_core::Tensor;
-use ultta::adapter::Prediction;
-use ultta::scores::summary;
-use ultta::{Head, Scores};
-use ultta::{Row, ZeroShotAnswer};
+use ultta::internal::summary;
+use ultta::{Head, Prediction, Row, Scores, ZeroShotAnswer};
 
 use crate::method::{Batch, Classifier, Cost, Method, MethodConfig};
 use crate::vit::Model;

@@ -23,7 +23,7 @@
 
 use candle_core::{Device, Tensor};
 use serde::{Deserialize, Serialize};
-use ultta::adapter::{Card, Grouping, Readout};
+use ultta::{Card, Grouping, Readout};
 use ultta_eval::random::Random;
 
 use crate::Result;

@@ -4,21 +4,20 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 use toml::Value;
-use ultta::adapter::{Grouping, Readout};
-use ultta::{Card, Config};
+use ultta::{Card, Config, Grouping, Readout};
 
 use crate::error::raise;
 
 /// The cards of all methods: what each does, where it comes from, when it answers and what it needs.
 #[pyfunction]
 pub fn methods(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
-    ultta::methods::cards().into_iter().map(|card| card_dict(py, card)).collect()
+    ultta::cards().into_iter().map(|card| card_dict(py, card)).collect()
 }
 
 /// The default configuration as TOML, every key with its meaning.
 #[pyfunction]
 pub fn default_config() -> &'static str {
-    ultta::config::DEFAULT_TOML
+    ultta::DEFAULT_TOML
 }
 
 /// A card as a dictionary.

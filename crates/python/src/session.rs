@@ -8,8 +8,7 @@ use numpy::PyArray1;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString, PyTuple};
-use ultta::adapter::Grouping;
-use ultta::{Error, Features, Input, Scores};
+use ultta::{Error, Features, Grouping, Input, Scores};
 
 use crate::array::{Matrix, list, vector};
 use crate::config;

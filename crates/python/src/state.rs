@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
-use ultta::state::Tensor;
+use ultta::Tensor;
 
 use crate::array::vector;
 use crate::error::raise;

@@ -7,9 +7,8 @@ use pyo3::exceptions::{PyIndexError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
-use ultta::guard::Standing;
-use ultta::scores::{softmax_from, top_k};
-use ultta::{Row, Temperature};
+use ultta::internal::{softmax_from, top_k};
+use ultta::{Row, Standing, Temperature};
 
 use crate::array::{matrix, vector, view};
 use crate::html;

@@ -5,9 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use ultta::Row;
-use ultta::reliability::Ece;
-use ultta::{Health, Session};
+use ultta::internal::Ece;
+use ultta::{Health, Row, Session};
 use utoipa::ToSchema;
 
 /// Points of the time axis that are kept: half an hour at one a second.

@@ -144,7 +144,7 @@ impl Replayer {
 
 /// Whether any grouping of samples gives the same answers and state.
 pub fn grouping_is_free(session: &Session) -> bool {
-    session.config().method.card().grouping == ultta::adapter::Grouping::Independent
+    session.config().method.card().grouping == ultta::Grouping::Independent
 }
 
 /// What the server wrote beside a state.

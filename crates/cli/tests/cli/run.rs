@@ -369,9 +369,9 @@ fn settings_come_from_file_and_flags() {
 fn small_commands() {
     let folder = Folder::new();
     let default = ultta(&["config", "--default"]).success().stdout;
-    assert_eq!(default, ultta::config::DEFAULT_TOML);
+    assert_eq!(default, ultta::DEFAULT_TOML);
     let paper = ultta(&["config", "--default", "--preset", "paper"]).success().stdout;
-    assert_eq!(paper, ultta::config::PAPER_TOML);
+    assert_eq!(paper, ultta::internal::PAPER_TOML);
     folder.write("default.toml", default);
     let resolved = ultta(&["config", "--config", &folder.arg("default.toml")]).success().stdout;
     assert_eq!(resolved, ultta(&["config"]).success().stdout);

@@ -17,14 +17,12 @@
 //! β 1 and 4.5, n₀ 1 and 16); the paper's values are not known to us. On class-sorted streams classes not seen yet
 //! stay at their text rows, far from every image, and lose: no choice of these repaired that.
 
-use faer::linalg::matmul::triangular::{BlockStructure, matmul};
-use faer::linalg::solvers::{Llt, Solve};
-use faer::{Accum, MatMut, MatRef, Par, Side};
 use serde::{Deserialize, Serialize};
 
 use super::math;
 use crate::adapter::{Adapter, Batch, Card, ClassDrift, Grouping, Observed, Prediction, Readout, Vitals};
 use crate::config::in_range;
+use crate::linear::{add_squares, cholesky, solve};
 use crate::scores::softmax_f64;
 use crate::{Error, Head, Result, Scores, State};
 
@@ -117,25 +115,6 @@ pub(crate) struct Freetta {
     offsets: Vec<f64>,
 }
 
-/// The lower triangle of `second += sign · Σ z zᵀ` over some rows.
-fn add_squares(second: &mut [f64], rows: &[f64], dim: usize, sign: f64) {
-    if rows.is_empty() {
-        return;
-    }
-    let z = MatRef::from_column_major_slice(rows, dim, rows.len() / dim);
-    matmul(
-        MatMut::from_column_major_slice_mut(second, dim, dim),
-        BlockStructure::TriangularLower,
-        Accum::Add,
-        z,
-        BlockStructure::Rectangular,
-        z.transpose(),
-        BlockStructure::Rectangular,
-        sign,
-        Par::Seq,
-    );
-}
-
 impl Freetta {
     fn logits(&self, z: &[f32], zero_shot: &[f32]) -> Vec<f64> {
         let mut logits = math::dots(&self.slopes, z, 1.0);
@@ -199,13 +178,13 @@ impl Freetta {
         sigma.iter_mut().for_each(|v| *v /= n);
         let trace: f64 = (0..dim).map(|i| sigma[i * dim + i]).sum();
         (0..dim).for_each(|i| sigma[i * dim + i] += trace / n);
-        let sigma = MatRef::from_column_major_slice(&sigma, dim, dim);
         // Without spread there is nothing to learn from: the generative term keeps silent.
-        let Ok(factor) = Llt::new(sigma, Side::Lower) else { return };
-        let solved = factor.solve(MatRef::from_column_major_slice(&means, dim, classes));
+        let Some(()) = cholesky(&mut sigma, dim) else { return };
+        let mut solved = means.clone();
+        solve(&sigma, dim, &mut solved);
         let total: f64 = self.counts.iter().sum::<f64>() + classes as f64 * n0;
         for class in 0..classes {
-            let column = solved.col_as_slice(class);
+            let column = &solved[class * dim..][..dim];
             let half = 0.5 * column.iter().zip(&means[class * dim..]).map(|(s, m)| s * m).sum::<f64>();
             self.slopes[class * dim..][..dim].copy_from_slice(column);
             self.offsets[class] = ((n0 + self.counts[class]) / total).ln() - half;

@@ -6,9 +6,8 @@ use std::path::PathBuf;
 use crate::common::batch::{Block, CLASSES, DIM, block, build, head, rows};
 
 use safetensors::{Dtype, SafeTensors};
-use ultta::scores::softmax;
-use ultta::state::Tensor;
-use ultta::{Config, Features, Head, State};
+use ultta::internal::softmax;
+use ultta::{Config, Features, Head, State, Tensor};
 
 #[test]
 fn settings_out_of_range_are_refused() {
@@ -179,7 +178,7 @@ macro_rules! oracles {
         #[test]
         fn no_method_is_without() {
             let compared = ["zero_shot", "ul_tta", $(stringify!($name)),*];
-            for card in ultta::methods::cards() {
+            for card in ultta::cards() {
                 assert!(compared.contains(&card.name), "{} is not in the list oracles!", card.name);
             }
         }

@@ -3,11 +3,8 @@
 use std::sync::Arc;
 
 use crate::common::{Played, Rng, Stream, World, assert_sound, config, quick, through_bytes, variants};
-use ultta::Temperature;
-use ultta::guard::Standing;
-use ultta::head::LOGIT_SCALES;
-use ultta::state::Tensor;
-use ultta::{Config, Error, Features, Head, Input, Scores, Session, State};
+use ultta::internal::LOGIT_SCALES;
+use ultta::{Config, Error, Features, Head, Input, Scores, Session, Standing, State, Temperature, Tensor};
 
 /// Long enough for dozens of updates, several factorisations, the switch to thinned second moments (after 64
 /// samples of 16 dimensions), rescaled sums and two healthy copies (every 1024 samples).

@@ -2,13 +2,13 @@
 //! is listed in `methods/mod.rs`. Every batch carries views, so methods that need them are fed.
 
 use crate::common::batch::{Block, DIM, VIEWS, block, build, head, noise, rows};
-use ultta::adapter::{Batch, Grouping, Prediction, Readout};
-use ultta::state::Tensor;
-use ultta::{Config, Error, Features, Head, Input, Session, State};
+use ultta::{
+    Batch, Config, Error, Features, Grouping, Head, Input, Prediction, Readout, Session, State, Tensor,
+};
 
 /// The names of all methods.
 fn methods() -> impl Iterator<Item = &'static str> {
-    ultta::methods::cards().into_iter().map(|card| card.name)
+    ultta::cards().into_iter().map(|card| card.name)
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn degenerate_input_stays_finite() {
 }
 
 fn with_format(mut state: State) -> State {
-    state.metadata.insert("format".into(), format!("ultta-state-{}", ultta::state::STATE_VERSION));
+    state.metadata.insert("format".into(), format!("ultta-state-{}", ultta::internal::STATE_VERSION));
     state
 }
 
@@ -207,7 +207,7 @@ fn with_format(mut state: State) -> State {
 
 #[test]
 fn cards_name_settings_that_exist() {
-    for card in ultta::methods::cards() {
+    for card in ultta::cards() {
         let settings: toml::Table = Config::named(card.name).unwrap().to_toml().parse().unwrap();
         let named = card.files.iter().chain(&card.horizon).chain(&card.times);
         for key in named {

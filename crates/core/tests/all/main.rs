@@ -1,5 +1,6 @@
 //! The tests of the core from outside, one binary; each file is a module.
 
+mod architecture;
 mod baselines;
 mod common;
 mod contract;

@@ -1,8 +1,7 @@
 //! The merge law: evidence adds, local parts restart, an empty state is neutral, strangers are refused.
 
 use crate::common::{Stream, World, assert_sound, config, quick, through_bytes, variants};
-use ultta::state::Tensor;
-use ultta::{Config, Error, Session, State};
+use ultta::{Config, Error, Session, State, Tensor};
 
 /// Methods and settings that gather evidence.
 fn teachable() -> Vec<(String, Config)> {

@@ -13,9 +13,7 @@ use std::sync::Arc;
 use crate::common::config;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
-use ultta::Temperature;
-use ultta::state::Tensor;
-use ultta::{Config, Features, Head, Session, State};
+use ultta::{Config, Features, Head, Session, State, Temperature, Tensor};
 
 const TOLERANCE: f64 = 1e-5;
 

@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use crate::common::{Rng, config};
-use ultta::guard::Standing;
-use ultta::{Config, FeatureFile, Features, Head, Health, Input, Session, State};
+use ultta::{Config, FeatureFile, Features, Head, Health, Input, Session, Standing, State};
 use ultta_formats::StoredFeatures;
 
 const SEEDS: u64 = 5;

@@ -7,8 +7,7 @@ use crate::common::{Rng, Stream, World, assert_sound, config, quick, through_byt
 use proptest::prelude::*;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
-use ultta::state::Tensor;
-use ultta::{Anchor, Config, Error, FeatureFile, Features, Head, Session, State};
+use ultta::{Anchor, Config, Error, FeatureFile, Features, Head, Session, State, Tensor};
 use ultta_formats::write_atomically;
 
 // === one test per error variant ===

@@ -1,7 +1,7 @@
 //! Element-wise passes: exponentials, activations, layer norms, softmax. Written as plain loops over lanes that the
 //! compiler turns into vectors; [`vectorised`] compiles them for the CPU at hand.
 
-pub(crate) use ultta::kernels::{exp, vectorised};
+pub(crate) use ultta::internal::{exp, vectorised};
 
 /// Number of partial sums in a pass.
 const LANES: usize = 16;

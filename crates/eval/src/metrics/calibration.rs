@@ -1,8 +1,8 @@
 //! Calibration errors of the answered class and of every class.
 
-use ultta::kernels::vectorised;
-use ultta::reliability::bin_of;
-pub use ultta::reliability::{Bin, Ece, Edges};
+use ultta::internal::bin_of;
+use ultta::internal::vectorised;
+pub use ultta::internal::{Bin, Ece, Edges};
 
 /// Classes looked at together.
 const CHUNK: usize = 16;

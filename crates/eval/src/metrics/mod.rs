@@ -9,7 +9,7 @@ mod spread;
 mod steadiness;
 
 use serde::{Deserialize, Serialize};
-use ultta::kernels::vectorised;
+use ultta::internal::vectorised;
 
 pub use calibration::{Bin, ClassEce, Ece, Edges, adaptive_ece};
 pub use detection::{Detection, aurc};

@@ -92,7 +92,7 @@ fn every_method_learns_and_reset_undoes_it() {
         let first = answers(&mut session, 0..4);
         let last = session.step(&pixels(4, 9), None).unwrap();
         assert!(gap(last.prediction.scores.data(), last.zero_shot.data()) > 1e-3, "{name} learns nothing");
-        if config.card().readout == ultta::adapter::Readout::BeforeObserve && name != "cotta" {
+        if config.card().readout == ultta::Readout::BeforeObserve && name != "cotta" {
             assert!(
                 gap(&first[0], zero_shot.data()) < 1e-4,
                 "{name}: the first batch is answered before it teaches"

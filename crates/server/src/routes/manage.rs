@@ -14,6 +14,7 @@ use utoipa_axum::routes;
 
 use crate::api::*;
 use crate::http::App;
+use crate::owner::Owner;
 use crate::problem::Problem;
 use crate::routes::{Named, content_type, json, json_body, read};
 use crate::stream::Stream;
@@ -119,13 +120,22 @@ async fn delete(State(app): State<Arc<App>>, Named(name): Named<String>) -> Resu
     Ok(StatusCode::NO_CONTENT)
 }
 
+/// Has the owner change a stream; the stream as it is afterwards.
+async fn changed(
+    app: &App,
+    name: &str,
+    work: impl FnOnce(&mut Owner) -> Result<(), Problem> + Send + 'static,
+) -> Result<Json<StreamView>, Problem> {
+    let stream = app.streams.get(name)?;
+    stream.control(work).await?;
+    Ok(Json(view(&stream)))
+}
+
 /// Back to the start
 #[utoipa::path(post, path = "/v1/streams/{stream}/reset", tag = "streams", params(("stream" = String, Path, example = "default")),
     responses((status = 200, description = "The stream", body = StreamView), Refusals), security((), ("token" = [])))]
 async fn reset(State(app): State<Arc<App>>, Named(name): Named<String>) -> Result<Json<StreamView>, Problem> {
-    let stream = app.streams.get(&name)?;
-    stream.control(|owner| owner.reset()).await?;
-    Ok(Json(view(&stream)))
+    changed(&app, &name, |owner| owner.reset()).await
 }
 
 /// Stop learning
@@ -137,9 +147,7 @@ async fn freeze(
     State(app): State<Arc<App>>,
     Named(name): Named<String>,
 ) -> Result<Json<StreamView>, Problem> {
-    let stream = app.streams.get(&name)?;
-    stream.control(|owner| owner.set_learning(false)).await?;
-    Ok(Json(view(&stream)))
+    changed(&app, &name, |owner| owner.set_learning(false)).await
 }
 
 /// Learn again
@@ -149,9 +157,7 @@ async fn unfreeze(
     State(app): State<Arc<App>>,
     Named(name): Named<String>,
 ) -> Result<Json<StreamView>, Problem> {
-    let stream = app.streams.get(&name)?;
-    stream.control(|owner| owner.set_learning(true)).await?;
-    Ok(Json(view(&stream)))
+    changed(&app, &name, |owner| owner.set_learning(true)).await
 }
 
 /// Acknowledge what was lost on the disk
@@ -164,9 +170,7 @@ async fn acknowledge(
     State(app): State<Arc<App>>,
     Named(name): Named<String>,
 ) -> Result<Json<StreamView>, Problem> {
-    let stream = app.streams.get(&name)?;
-    stream.control(|owner| owner.acknowledge_damage()).await?;
-    Ok(Json(view(&stream)))
+    changed(&app, &name, |owner| owner.acknowledge_damage()).await
 }
 
 /// List the snapshots of a stream

@@ -7,7 +7,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use ultta::adapter::{Grouping, Readout};
+use ultta::{Grouping, Readout};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -66,7 +66,7 @@ async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Problem> {
 #[utoipa::path(get, path = "/v1/methods", tag = "watch", responses((status = 200, description = "Methods", body = MethodList), Refusals),
     security((), ("token" = [])))]
 async fn methods() -> Json<MethodList> {
-    let methods = ultta::methods::cards().into_iter().map(|card| MethodView {
+    let methods = ultta::cards().into_iter().map(|card| MethodView {
         name: card.name.replace('_', "-"),
         summary: card.summary,
         paper: card.paper,
@@ -96,7 +96,7 @@ async fn config(State(app): State<Arc<App>>) -> Json<ConfigView> {
         pictures: app.pictures.is_some(),
         tokens: !config.tokens.is_empty(),
         version: VERSION,
-        stream_defaults: ultta::config::DEFAULT_TOML,
+        stream_defaults: ultta::DEFAULT_TOML,
     })
 }
 

@@ -78,7 +78,7 @@ fn every_method_recovers_bit_for_bit() {
     let folder = tempfile::tempdir().unwrap();
     let service = Service::start(config(folder.path()));
     let features = rows(400);
-    let names: Vec<String> = ultta::methods::cards()
+    let names: Vec<String> = ultta::cards()
         .into_iter()
         .filter(|card| !card.needs_views && !card.needs_labels)
         .map(|card| card.name.replace('_', "-"))

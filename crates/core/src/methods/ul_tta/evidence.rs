@@ -16,14 +16,9 @@
 //! updates. What costs time is done rarely: second moments are added in chunks and, once there are many, from one
 //! sample in 8 to 16; Σ is factorised when it has changed; a class is folded again when its own evidence has changed.
 
-use faer::dyn_stack::{MemBuffer, MemStack};
-use faer::linalg::cholesky::llt::factor::{cholesky_in_place, cholesky_in_place_scratch};
-use faer::linalg::matmul::triangular::{BlockStructure, matmul};
-use faer::reborrow::ReborrowMut;
-use faer::{Accum, Mat, MatMut, MatRef, Par};
-
 use super::config::DefaultConfig;
 use crate::kernels::{accumulate, gather_dots_i16, vectorised};
+use crate::linear::{add_squares, cholesky, solve};
 use crate::methods::checked::{checked_counts, checked_sums};
 use crate::{Error, Result, State};
 
@@ -228,21 +223,10 @@ impl Evidence {
         // A thinned row stands for the rows left out.
         let dense = self.samples < DENSE_PER_DIM * self.dim as u64;
         let unit = if dense { 1.0 } else { self.stride as f64 } / self.scale;
-        let mut product = Mat::<f32>::zeros(self.dim, self.dim);
-        let z = MatRef::from_column_major_slice(&self.pending, self.dim, rows);
-        matmul(
-            product.as_mut(),
-            BlockStructure::TriangularLower,
-            Accum::Replace,
-            z,
-            BlockStructure::Rectangular,
-            z.transpose(),
-            BlockStructure::Rectangular,
-            1.0,
-            Par::Seq,
-        );
+        let mut product = vec![0.0f32; self.dim * self.dim];
+        add_squares(&mut product, &self.pending, self.dim, 1.0);
         for column in 0..self.dim {
-            let from = &product.col_as_slice(column)[column..];
+            let from = &product[column * self.dim..][column..self.dim];
             let into = &mut self.second[column * self.dim + column..(column + 1) * self.dim];
             accumulate(into, unit, from);
         }
@@ -314,17 +298,7 @@ impl Evidence {
             );
             into[0] += shrink as f32;
         }
-        // The lower triangle becomes the factor, the upper one is used as scratch.
-        let mut scratch = MemBuffer::new(cholesky_in_place_scratch::<f32>(dim, Par::Seq, Default::default()));
-        cholesky_in_place(
-            MatMut::from_column_major_slice_mut(&mut sigma, dim, dim),
-            Default::default(),
-            Par::Seq,
-            MemStack::new(&mut scratch),
-            Default::default(),
-        )
-        .ok()?;
-        (0..dim).for_each(|column| sigma[column * dim..][..column].fill(0.0));
+        cholesky(&mut sigma, dim)?;
         Some(sigma)
     }
 
@@ -332,7 +306,6 @@ impl Evidence {
     fn fold_classes(&self, fold: &mut Fold, classes: &[usize]) {
         let dim = self.dim;
         let origin: Vec<f64> = self.sum.iter().map(|s| s / self.n).collect();
-        let factor = MatRef::from_column_major_slice(&fold.factor, dim, dim);
         let mut means = Vec::with_capacity(FOLD_BLOCK.min(classes.len()) * dim);
         for block in classes.chunks(FOLD_BLOCK) {
             means.clear();
@@ -353,7 +326,7 @@ impl Evidence {
                 );
             }
             let mut solved = means.clone();
-            solve(factor, MatMut::from_column_major_slice_mut(&mut solved, dim, block.len()));
+            solve(&fold.factor, dim, &mut solved);
             for (i, &c) in block.iter().enumerate() {
                 let (mean, row) = (&means[i * dim..][..dim], &solved[i * dim..][..dim]);
                 let stored = &mut fold.rows[c * dim..][..dim];
@@ -526,13 +499,6 @@ impl Evidence {
         }
         Ok(())
     }
-}
-
-/// Σ x = b for all columns of b, with the lower factor of Σ.
-fn solve(factor: MatRef<'_, f32>, mut columns: MatMut<'_, f32>) {
-    use faer::linalg::triangular_solve as tri;
-    tri::solve_lower_triangular_in_place(factor, columns.rb_mut(), Par::Seq);
-    tri::solve_upper_triangular_in_place(factor.transpose(), columns, Par::Seq);
 }
 
 /// Stores a folded row as 16-bit integers under one scale. A row that is no solution, because the factor was too poor,

@@ -1,8 +1,7 @@
 //! Batches for tests that talk to an adapter without a session.
 
-use ultta::adapter::{Adapter, Batch, ViewsRef};
-use ultta::scores::{Summary, weigh};
-use ultta::{Config, Features, Head, Scores};
+use ultta::internal::weigh;
+use ultta::{Adapter, Batch, Config, Features, Head, Scores, Summary, ViewsRef};
 
 /// Rows with the views each has, and the frozen scores of both: what a batch borrows from.
 pub struct Block {
