@@ -4,6 +4,7 @@
 //! arithmetic that costs time is one operation, [`update`]: blocks of both factors are packed into panels, and a tile of
 //! the result stays in registers while a panel passes. The order of a sum depends on the sizes alone.
 
+use std::cmp::Ordering;
 use std::ops::{Add, Div, Mul, Sub};
 
 use pulp::{Arch, Simd, WithSimd};
@@ -110,11 +111,11 @@ pub(crate) fn cholesky<T: Real>(matrix: &mut [T], dim: usize) -> Option<()> {
                     },
                 );
             }
-            // Not a number fails here, too.
-            if !(own[0] > T::default()) {
+            // Neither 0 nor what is not a number is greater.
+            let root = own[0].sqrt();
+            if root.partial_cmp(&T::default()) != Some(Ordering::Greater) {
                 return None;
             }
-            let root = own[0].sqrt();
             let inverse = T::ONE / root;
             own.iter_mut().for_each(|v| *v = *v * inverse);
             own[0] = root;
