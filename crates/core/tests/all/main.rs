@@ -4,6 +4,7 @@ mod architecture;
 mod baselines;
 mod common;
 mod contract;
+mod files;
 mod laws;
 mod merge;
 mod oracle;
