@@ -306,8 +306,8 @@ fn ten_thousand_classes_fit() {
     let images: Vec<f32> =
         (0..320 * dim).map(|i| texts.row((i / dim) * 31 % classes)[i % dim] + 0.03 * rng.normal()).collect();
     let images = Features::normalized(images, dim).unwrap();
-    // Means and sums of every class, its 32 neighbours, what is kept for late labels, and 8 MB for all the rest.
-    let most = 8 * 1024 * 1024 + 3 * classes * dim * 4 + classes * 300 + 100_000 * 64;
+    // Means and sums of every class, its 32 neighbours, what is kept for late labels and of copies, and 8 MB for the rest.
+    let most = 8 * 1024 * 1024 + 3 * classes * dim * 4 + classes * 300 + 100_000 * 64 + 8192 * 24;
     for name in ["ul-tta", "ul-tta:paper"] {
         let config = Config::named(name).unwrap();
         let mut session = Session::new(head.clone(), &config).unwrap();

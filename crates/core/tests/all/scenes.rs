@@ -174,3 +174,16 @@ fn a_stream_that_changes_begins_anew() {
     Stream::plain(&world, 800, 13).play(&mut session, 0..800, 100);
     assert_eq!(session.health().restarts, 0, "a steady stream goes on");
 }
+
+#[test]
+fn the_prior_warms_up() {
+    let world = world();
+    // One class after another, each for a long time: later the prior has much to say.
+    let labels: Vec<usize> = (0..400).map(|i| i / 40).collect();
+    let rows = world.images(&labels, &mut Rng(11));
+    let frozen = [("prototypes.frozen", "true"), ("calibration.rule", "off"), ("scenes", "false")];
+    let step = world.session(&config("ul-tta", &frozen)).step(&rows).unwrap();
+    let differs = |row: &ultta::Row| (row.prob_pred - row.zero_shot.prob).abs() > 1e-4;
+    assert!(!step.rows[..16].iter().any(differs), "the first 16 samples are answered as by the frozen head");
+    assert!(step.rows[16..].iter().filter(|row| differs(row)).count() > 300);
+}

@@ -32,8 +32,8 @@
 //!
 //! and the *floor* ε bounds what any sure and wrong answer costs: −log p ≤ log(C / ε).
 //!
-//! The *warm-up* is the evidence's: the first samples move mean and covariance but no class. The prior learns from the
-//! first sample on; what holds it back is the head start of the expert at π⁰.
+//! *Warm-up.* The evidence: the first samples (`gate.warm_up`) move mean and covariance but no class. The prior: it
+//! learns from the first sample on, and enters the answers after 16 samples. The temperature: from the first update on.
 //!
 //! It takes its three levers (prototypes, prior, temperature) from B. Kim, *Ultra-Light Test-Time Adaptation for
 //! Vision–Language Models*; how each learns is different. The paper keeps no covariance; here the evidence keeps the
@@ -211,6 +211,9 @@ impl UlTta {
     fn answer(&self, row: Incoming<'_>, work: &mut Work, scores: &mut [f32]) -> Answered {
         work.log_prior.resize(row.text.len(), 0.0);
         self.prior.log_ratios(row.weights, &mut work.prior, &mut work.log_prior);
+        if self.seen < prior::WARM_UP {
+            self.prior.at_start(&mut work.prior.mix, &mut work.log_prior);
+        }
         self.answer_under(row, work, scores)
     }
 

@@ -59,6 +59,10 @@ const NEAR: f64 = 0.5;
 /// Smaller shares of the last scene's posterior are not carried to the neighbours one by one.
 const LEAST_STAY: f32 = 1e-3;
 
+/// Samples before the prior enters the answers. It learns from the first one on; but a few scenes of one camera are
+/// much alike, and a prior that had seen nothing else would make every later answer surer than it is right.
+pub(super) const WARM_UP: u64 = 16;
+
 /// An expert with less weight than this has no say.
 const LIGHT: f64 = 1e-9;
 
@@ -160,6 +164,12 @@ impl Prior {
         self.kl
     }
 
+    /// Writes the prior at the start, for answers during the warm-up.
+    pub(super) fn at_start(&self, mix: &mut [f32], log_prior: &mut [f32]) {
+        mix.copy_from_slice(&self.base);
+        log_prior.iter_mut().zip(&self.base).for_each(|(o, b)| *o = b.ln());
+    }
+
     /// Takes over what depends on the head alone.
     pub(super) fn keep_neighbours(&mut self, other: &mut Self) {
         std::mem::swap(&mut self.neighbours, &mut other.neighbours);
@@ -170,8 +180,7 @@ impl Prior {
         let c = self.classes;
         work.mix.resize(c, 0.0);
         if self.experts.is_empty() {
-            work.mix.copy_from_slice(&self.base);
-            out.iter_mut().zip(&self.base).for_each(|(o, b)| *o = b.ln());
+            self.at_start(&mut work.mix, out);
             return;
         }
         work.lifted.resize(c, 0.0);
