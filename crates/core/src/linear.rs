@@ -86,6 +86,27 @@ pub(crate) fn add_squares<T: Real>(matrix: &mut [T], rows: &[T], dim: usize, sig
     update(matrix, dim, z, z, sign, true);
 }
 
+/// Adds some columns of `Σ z zᵀ` over some rows z to a matrix that begins with the first of them, at its diagonal entry.
+pub(crate) fn add_square_columns<T: Real>(
+    matrix: &mut [T],
+    rows: &[T],
+    dim: usize,
+    columns: std::ops::Range<usize>,
+) {
+    if rows.is_empty() {
+        return;
+    }
+    let part = |count: usize| Factor {
+        values: &rows[columns.start..],
+        rows: count,
+        terms: rows.len() / dim,
+        row: 1,
+        term: dim,
+    };
+    let height = dim - columns.start;
+    update(matrix, height, part(height), part(columns.len()), T::ONE, true);
+}
+
 /// Replaces the lower triangle of a positive definite `dim` × `dim` matrix by its Cholesky factor. `None` if it has none;
 /// the matrix is then spoilt.
 pub(crate) fn cholesky<T: Real>(matrix: &mut [T], dim: usize) -> Option<()> {

@@ -3,13 +3,16 @@
 //! Names tell what a tensor is: `evidence.*` are sums that two sessions may add ([`State::merge`]), everything
 //! else is local to one stream. `docs/formats.md` lists them.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::io::{self, Write};
 use std::ops::RangeInclusive;
 use std::path::Path;
+use std::sync::Arc;
 
 use ultta_formats::numbers::Number;
-use ultta_formats::tensors::{self, Entry, NewTensor};
-use ultta_formats::{Dtype, Problem, Tensors, map_file, write_atomically};
+use ultta_formats::tensors::{self, Entry};
+use ultta_formats::{Aside, Dtype, Problem, Tensors, map_file};
 
 use crate::{Error, Result};
 
@@ -19,16 +22,16 @@ pub const STATE_VERSION: u32 = 2;
 /// The largest count a state may hold.
 pub const MAX_COUNT: u64 = 1 << 56;
 
-/// One named array of a state.
+/// One named array of a state. Clones share it, also with the session that it was saved from, until one of them changes.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs)]
 pub enum Tensor {
-    F64(Vec<f64>),
-    F32(Vec<f32>),
-    U64(Vec<u64>),
-    U32(Vec<u32>),
-    I16(Vec<i16>),
-    U8(Vec<u8>),
+    F64(Arc<Vec<f64>>),
+    F32(Arc<Vec<f32>>),
+    U64(Arc<Vec<u64>>),
+    U32(Arc<Vec<u32>>),
+    I16(Arc<Vec<i16>>),
+    U8(Arc<Vec<u8>>),
 }
 
 /// What a session carries, detached from it: to be saved, sent, merged or loaded.
@@ -41,18 +44,18 @@ pub struct State {
 }
 
 /// A type of value that a state can hold.
-pub trait Element: Copy + Sized {
+pub trait Element: Copy + Sized + 'static {
     /// Wraps values.
-    fn wrap(values: Vec<Self>) -> Tensor;
+    fn wrap(values: Arc<Vec<Self>>) -> Tensor;
     /// Unwraps values of this type.
-    fn unwrap(tensor: &Tensor) -> Option<&[Self]>;
+    fn unwrap(tensor: &Tensor) -> Option<&Arc<Vec<Self>>>;
 }
 
 macro_rules! element {
     ($($ty:ty, $variant:ident);* $(;)?) => {$(
         impl Element for $ty {
-            fn wrap(values: Vec<Self>) -> Tensor { Tensor::$variant(values) }
-            fn unwrap(tensor: &Tensor) -> Option<&[Self]> {
+            fn wrap(values: Arc<Vec<Self>>) -> Tensor { Tensor::$variant(values) }
+            fn unwrap(tensor: &Tensor) -> Option<&Arc<Vec<Self>>> {
                 match tensor { Tensor::$variant(values) => Some(values), _ => None }
             }
         }
@@ -63,11 +66,26 @@ element!(f64, F64; f32, F32; u64, U64; u32, U32; i16, I16; u8, U8);
 impl State {
     /// Stores an array.
     pub fn put<T: Element>(&mut self, name: impl Into<String>, values: &[T]) {
-        self.tensors.insert(name.into(), T::wrap(values.to_vec()));
+        self.put_shared(name, Arc::new(values.to_vec()));
+    }
+
+    /// Stores an array without copying it.
+    pub fn put_shared<T: Element>(&mut self, name: impl Into<String>, values: Arc<Vec<T>>) {
+        self.tensors.insert(name.into(), T::wrap(values));
     }
 
     /// An array that must be there, of this type.
     pub fn get<T: Element>(&self, name: &str) -> Result<&[T]> {
+        self.find(name).map(|values| &values[..])
+    }
+
+    /// An array that must be there, of this type and length, without copying it.
+    pub fn shared<T: Element>(&self, name: &str, len: usize) -> Result<Arc<Vec<T>>> {
+        self.get_n::<T>(name, len)?;
+        self.find(name).cloned()
+    }
+
+    fn find<T: Element>(&self, name: &str) -> Result<&Arc<Vec<T>>> {
         let tensor = self.tensors.get(name).ok_or_else(|| Error::state(format!("{name} is missing")))?;
         T::unwrap(tensor).ok_or_else(|| Error::state(format!("{name} has the wrong type")))
     }
@@ -186,28 +204,35 @@ impl State {
             let method = self.metadata.get("method").map_or("this method", String::as_str);
             return Err(Error::state(format!("{method} keeps no evidence that could be merged")));
         }
+        let (ours, theirs) = (self.settled()?, other.settled()?);
         let mut merged = State { metadata: self.metadata.clone(), tensors: BTreeMap::new() };
         // Decayed sums are stored over one common scale; the merged ones have scale 1.
         let scale = |state: &State| state.scalar::<f64>("evidence.scale").unwrap_or(1.0);
         let (our_scale, their_scale) = (scale(self), scale(other));
-        for (name, ours) in self.tensors.iter().filter(|(name, _)| name.starts_with("evidence.")) {
+        for (name, ours) in ours.tensors.iter().filter(|(name, _)| name.starts_with("evidence.")) {
             let decayed = name.starts_with("evidence.decayed.");
             let (a_scale, b_scale) = if decayed { (our_scale, their_scale) } else { (1.0, 1.0) };
             let sum = match ours {
-                Tensor::F64(_) if name == "evidence.scale" => Tensor::F64(vec![1.0]),
+                Tensor::F64(_) if name == "evidence.scale" => f64::wrap(Arc::new(vec![1.0])),
                 Tensor::F64(a) => {
-                    let b = other.get_n::<f64>(name, a.len())?;
-                    Tensor::F64(a.iter().zip(b).map(|(a, b)| a * a_scale + b * b_scale).collect())
+                    let b = theirs.get_n::<f64>(name, a.len())?;
+                    let sum = a.iter().zip(b).map(|(a, b)| a * a_scale + b * b_scale);
+                    f64::wrap(Arc::new(sum.collect()))
                 }
                 Tensor::U64(a) => {
-                    let b = other.get_n::<u64>(name, a.len())?;
-                    Tensor::U64(a.iter().zip(b).map(|(a, b)| a.saturating_add(*b)).collect())
+                    let b = theirs.get_n::<u64>(name, a.len())?;
+                    u64::wrap(Arc::new(a.iter().zip(b).map(|(a, b)| a.saturating_add(*b)).collect()))
                 }
                 _ => return Err(Error::state(format!("{name}: rounded evidence cannot be merged"))),
             };
             merged.tensors.insert(name.clone(), sum);
         }
         Ok(merged)
+    }
+
+    /// The state with the rows that wait to enter the evidence added to it: `evidence.*` is whole then.
+    pub fn settled(&self) -> Result<State> {
+        crate::methods::triangle::settle(self)
     }
 
     /// Whether the state holds no evidence yet.
@@ -218,14 +243,20 @@ impl State {
 
     /// The bytes of a state file.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
-        let data: Vec<Vec<u8>> = self.tensors.values().map(Tensor::bytes).collect();
-        let tensors = self.tensors.iter().zip(&data).map(|((name, tensor), bytes)| NewTensor {
-            name,
-            dtype: tensor.dtype(),
-            shape: vec![tensor.len()],
-            bytes,
-        });
-        Ok(tensors::to_bytes(tensors.collect(), &self.metadata))
+        let mut bytes = Vec::with_capacity(self.bytes() + 4096);
+        self.write_to(&mut bytes).map_err(|e| Error::state(format!("it cannot be written: {e}")))?;
+        Ok(bytes)
+    }
+
+    /// Writes the bytes of a state file piece by piece.
+    pub fn write_to(&self, out: &mut impl Write) -> io::Result<()> {
+        let mut ordered: Vec<(&str, &Tensor, [usize; 1])> =
+            self.tensors.iter().map(|(name, tensor)| (&name[..], tensor, [tensor.len()])).collect();
+        // Wide numbers first, so that every array begins at a multiple of its numbers' width.
+        ordered.sort_by_key(|(name, tensor, _)| (Reverse(tensor.dtype()), *name));
+        let entries = ordered.iter().map(|(name, tensor, shape)| (*name, tensor.dtype(), &shape[..]));
+        out.write_all(&tensors::header(entries, &self.metadata))?;
+        ordered.iter().try_for_each(|(_, tensor, _)| tensor.write_to(out))
     }
 
     /// Reads the bytes of a state file: refuses another version, broken files and values that are not finite.
@@ -243,12 +274,12 @@ impl State {
         for (name, Entry { dtype, bytes: place, .. }) in entries {
             let data = &bytes[place];
             let tensor = match dtype {
-                Dtype::F64 => Tensor::F64(f64::decode(data)),
-                Dtype::F32 => Tensor::F32(f32::decode(data)),
-                Dtype::U64 => Tensor::U64(u64::decode(data)),
-                Dtype::U32 => Tensor::U32(u32::decode(data)),
-                Dtype::I16 => Tensor::I16(i16::decode(data)),
-                Dtype::U8 => Tensor::U8(data.to_vec()),
+                Dtype::F64 => Tensor::F64(f64::decode(data).into()),
+                Dtype::F32 => Tensor::F32(f32::decode(data).into()),
+                Dtype::U64 => Tensor::U64(u64::decode(data).into()),
+                Dtype::U32 => Tensor::U32(u32::decode(data).into()),
+                Dtype::I16 => Tensor::I16(i16::decode(data).into()),
+                Dtype::U8 => Tensor::U8(data.to_vec().into()),
                 other => return Err(Error::state(format!("{name} has an unexpected dtype {other:?}"))),
             };
             state.tensors.insert(name, tensor);
@@ -259,7 +290,13 @@ impl State {
 
     /// Writes a state file: aside, synced, then renamed, so that a crash leaves the old file or the new one.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        Ok(write_atomically(path.as_ref(), &self.to_bytes()?)?)
+        let mut aside = Aside::create(path.as_ref())?;
+        self.write_to(&mut aside).map_err(|source| Error::Io {
+            doing: "writing",
+            source,
+            path: path.as_ref().into(),
+        })?;
+        Ok(aside.commit()?)
     }
 
     /// Reads a state file.
@@ -291,14 +328,19 @@ impl Tensor {
         }
     }
 
-    fn bytes(&self) -> Vec<u8> {
+    fn write_to(&self, out: &mut impl Write) -> io::Result<()> {
+        /// Numbers that are encoded at once.
+        const PIECE: usize = 1 << 16;
+        fn write<T: Number>(values: &[T], out: &mut impl Write) -> io::Result<()> {
+            values.chunks(PIECE).try_for_each(|piece| out.write_all(&T::encode(piece)))
+        }
         match self {
-            Tensor::F64(v) => f64::encode(v),
-            Tensor::F32(v) => f32::encode(v),
-            Tensor::U64(v) => u64::encode(v),
-            Tensor::U32(v) => u32::encode(v),
-            Tensor::I16(v) => i16::encode(v),
-            Tensor::U8(v) => v.clone(),
+            Tensor::F64(v) => write(v, out),
+            Tensor::F32(v) => write(v, out),
+            Tensor::U64(v) => write(v, out),
+            Tensor::U32(v) => write(v, out),
+            Tensor::I16(v) => write(v, out),
+            Tensor::U8(v) => out.write_all(v),
         }
     }
 }

@@ -83,12 +83,12 @@ impl State {
     fn __getitem__<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
         let tensor = self.inner.tensors.get(name).ok_or_else(|| PyKeyError::new_err(name.to_string()))?;
         Ok(match tensor {
-            Tensor::F64(values) => vector(py, values.clone()).into_any(),
-            Tensor::F32(values) => vector(py, values.clone()).into_any(),
-            Tensor::U64(values) => vector(py, values.clone()).into_any(),
-            Tensor::U32(values) => vector(py, values.clone()).into_any(),
-            Tensor::I16(values) => vector(py, values.clone()).into_any(),
-            Tensor::U8(values) => vector(py, values.clone()).into_any(),
+            Tensor::F64(values) => vector(py, values.to_vec()).into_any(),
+            Tensor::F32(values) => vector(py, values.to_vec()).into_any(),
+            Tensor::U64(values) => vector(py, values.to_vec()).into_any(),
+            Tensor::U32(values) => vector(py, values.to_vec()).into_any(),
+            Tensor::I16(values) => vector(py, values.to_vec()).into_any(),
+            Tensor::U8(values) => vector(py, values.to_vec()).into_any(),
         })
     }
 

@@ -115,7 +115,31 @@ impl Manifest {
 
 /// SHA-256 in hexadecimal digits.
 pub fn sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    let mut hash = Hash::default();
+    hash.0.update(bytes);
+    hash.finish()
+}
+
+/// SHA-256 of what is written to it.
+#[derive(Default)]
+pub struct Hash(Sha256);
+
+impl Hash {
+    /// In hexadecimal digits.
+    pub fn finish(self) -> String {
+        self.0.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+impl io::Write for Hash {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 #[cfg(test)]

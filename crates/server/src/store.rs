@@ -22,7 +22,7 @@ use ultta_formats::{map_file, write_atomically};
 
 use crate::clock::Arrivals;
 use crate::log::{self, Log, sync_folder};
-use crate::manifest::{Base, Manifest, sha256};
+use crate::manifest::{Base, Hash, Manifest, sha256};
 use crate::settings::Durability;
 
 const FORMAT: &str = "ultta-stream-2";
@@ -181,11 +181,10 @@ impl Folder {
         ] {
             state.metadata.insert(format!("server.{key}"), value);
         }
-        let bytes = state.to_bytes()?;
-        let sha256 = sha256(&bytes);
+        let sha256 = digest(&state)?;
         // Its name has its digest, so that two states before one record never meet in one file.
         let path = self.base_path(&Base { number, sha256: sha256.clone() });
-        write_atomically(&path, &bytes)?;
+        state.save(&path)?;
         sync_folder(&path).map_err(|e| io_error("syncing", &path, e))?;
         self.list(|manifest| manifest.rebase(number, sha256))
     }
@@ -284,7 +283,7 @@ impl Folder {
     pub fn save_snapshot(&self, label: &str, state: &State) -> Result<()> {
         let path = self.snapshot_path(label);
         let mut sealed = state.clone();
-        sealed.metadata.insert(SEAL.into(), sha256(&state.to_bytes()?));
+        sealed.metadata.insert(SEAL.into(), digest(state)?);
         sealed.save(&path)?;
         sync_folder(&path).map_err(|e| io_error("syncing", &path, e))
     }
@@ -293,7 +292,7 @@ impl Folder {
         let path = self.snapshot_path(label);
         let mut state = State::load(&path)?;
         let seal = state.metadata.remove(SEAL);
-        if seal != Some(sha256(&state.to_bytes()?)) {
+        if seal != Some(digest(&state)?) {
             let reason = format!("the snapshot {label} was changed: its digest is another");
             return Err(Error::Format { reason, path });
         }
@@ -330,6 +329,13 @@ impl Folder {
         let entries = fs::read_dir(&self.path).map_err(io_error)?;
         entries.map(|e| Ok(e.map_err(io_error)?.file_name().to_string_lossy().into_owned())).collect()
     }
+}
+
+/// SHA-256 of a state's file, which is not made for it.
+fn digest(state: &State) -> Result<String> {
+    let mut hash = Hash::default();
+    state.write_to(&mut hash).map_err(|e| io_error("writing", Path::new("a state"), e))?;
+    Ok(hash.finish())
 }
 
 /// A file that belongs to the stream must be there.

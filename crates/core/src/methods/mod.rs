@@ -28,6 +28,7 @@ pub mod t3a;
 pub mod tda;
 pub mod temperature_only;
 pub mod tip_adapter;
+pub(crate) mod triangle;
 pub mod ul_tta;
 pub mod ul_tta_paper;
 pub mod zero;

@@ -147,7 +147,7 @@ impl Fixture {
         assert_eq!(keys(ours), keys(oracle), "{}", self.name);
         let values = |t: &Tensor| -> Vec<f64> {
             match t {
-                Tensor::F64(v) => v.clone(),
+                Tensor::F64(v) => v.to_vec(),
                 Tensor::F32(v) => v.iter().map(|&v| v as f64).collect(),
                 Tensor::U64(v) => v.iter().map(|&v| v as f64).collect(),
                 Tensor::U32(v) => v.iter().map(|&v| v as f64).collect(),

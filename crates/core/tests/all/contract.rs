@@ -321,6 +321,28 @@ fn ten_thousand_classes_fit() {
     }
 }
 
+/// Second moments are kept once, packed: d = 4096 and 100 classes take at most 150 MB, with the copy of the guard.
+#[test]
+fn wide_features_fit() {
+    let (classes, dim, rows) = (100, 4096, 1152);
+    let mut rng = Rng(23);
+    let texts: Vec<f32> = (0..classes * dim).map(|_| rng.uniform() - 0.45).collect();
+    let texts = Features::normalized(texts, dim).unwrap();
+    let names = (0..classes).map(|c| format!("class {c}"));
+    let head = Arc::new(Head::new(texts.data().to_vec(), dim, names, 100.0).unwrap());
+    let images: Vec<f32> =
+        (0..rows * dim).map(|i| texts.row((i / dim) % classes)[i % dim] + 0.01 * rng.normal()).collect();
+    let images = Features::normalized(images, dim).unwrap();
+    let mut session = Session::new(head.clone(), &Config::default()).unwrap();
+    session.step(Input { keep_scores: false, ..Input::new(&images) }).unwrap();
+    let state = session.state();
+    assert!(!state.under("healthy.").tensors.is_empty() && state.has("local.fold.factor"));
+    let (file, held) = (state.bytes(), session.health().state_bytes);
+    assert!(file < 150_000_000 && held < 150_000_000, "{file} bytes in the file, {held} held");
+    let other = Session::resume(head, &state).unwrap();
+    assert_eq!(other.state(), state);
+}
+
 #[test]
 fn the_healthy_copy_is_counted() {
     let world = World::small();

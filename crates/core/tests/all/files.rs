@@ -105,12 +105,12 @@ fn tensor() -> impl Strategy<Value = Tensor> {
     let finite = prop::num::f64::NORMAL | prop::num::f64::ZERO | prop::num::f64::SUBNORMAL;
     let small = prop::num::f32::NORMAL | prop::num::f32::ZERO | prop::num::f32::SUBNORMAL;
     prop_oneof![
-        prop::collection::vec(finite, 0..9).prop_map(Tensor::F64),
-        prop::collection::vec(small, 0..9).prop_map(Tensor::F32),
-        prop::collection::vec(any::<u64>(), 0..9).prop_map(Tensor::U64),
-        prop::collection::vec(any::<u32>(), 0..9).prop_map(Tensor::U32),
-        prop::collection::vec(any::<i16>(), 0..9).prop_map(Tensor::I16),
-        prop::collection::vec(any::<u8>(), 0..9).prop_map(Tensor::U8),
+        prop::collection::vec(finite, 0..9).prop_map(|v| Tensor::F64(v.into())),
+        prop::collection::vec(small, 0..9).prop_map(|v| Tensor::F32(v.into())),
+        prop::collection::vec(any::<u64>(), 0..9).prop_map(|v| Tensor::U64(v.into())),
+        prop::collection::vec(any::<u32>(), 0..9).prop_map(|v| Tensor::U32(v.into())),
+        prop::collection::vec(any::<i16>(), 0..9).prop_map(|v| Tensor::I16(v.into())),
+        prop::collection::vec(any::<u8>(), 0..9).prop_map(|v| Tensor::U8(v.into())),
     ]
 }
 

@@ -135,7 +135,7 @@ fn a_wrong_shape_or_a_foreign_state_leaves_the_state_alone() {
         let before = adapter.save();
         for key in before.tensors.keys() {
             let mut torn = before.clone();
-            torn.tensors.insert(key.clone(), Tensor::U8(vec![1, 2, 3]));
+            torn.tensors.insert(key.clone(), Tensor::U8(vec![1, 2, 3].into()));
             assert!(adapter.load(&torn).is_err(), "{name}: {key}");
             assert_eq!(adapter.save(), before, "{name}: {key}");
         }

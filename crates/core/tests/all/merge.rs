@@ -16,7 +16,7 @@ fn taught(world: &World, config: &Config, n: usize, seed: u64) -> State {
 
 fn floats(tensor: &Tensor) -> Vec<f64> {
     match tensor {
-        Tensor::F64(v) => v.clone(),
+        Tensor::F64(v) => v.to_vec(),
         Tensor::U64(v) => v.iter().map(|&v| v as f64).collect(),
         other => panic!("evidence is f64 or counts, not {other:?}"),
     }
@@ -26,10 +26,10 @@ fn scale(state: &State) -> f64 {
     state.scalar("evidence.scale").unwrap_or(1.0)
 }
 
-/// The true value of an evidence tensor, its common scale applied.
+/// The true value of an evidence tensor, waiting rows and common scale applied.
 fn evidence(state: &State, name: &str) -> Vec<f64> {
     let factor = if name.starts_with("evidence.decayed.") { scale(state) } else { 1.0 };
-    floats(&state.tensors[name]).iter().map(|v| v * factor).collect()
+    floats(&state.settled().unwrap().tensors[name]).iter().map(|v| v * factor).collect()
 }
 
 fn names(state: &State) -> Vec<String> {

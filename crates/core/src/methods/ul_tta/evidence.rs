@@ -10,16 +10,20 @@
 //! ```
 //!
 //! v is linear in z, and 0 for a class without evidence. The sums forget with one half-life. Besides the C × d class
-//! sums the evidence holds the d × d second moments of the images, which the published algorithm does without.
+//! sums the evidence holds the d × d second moments of the images, which the published algorithm does without. They and the
+//! factor of Σ are packed triangles, and clones share them until one of them changes.
 //!
 //! The *fold* is the evidence as the answers use it: one row Σ⁻¹ m_c and one bias per class. It stays the same between
 //! updates. What costs time is done rarely: second moments are added in chunks and, once there are many, from one
 //! sample in 8 to 16; Σ is factorised when it has changed; a class is folded again when its own evidence has changed.
 
+use std::sync::Arc;
+
 use super::config::DefaultConfig;
 use crate::kernels::{accumulate, gather_dots_i16, vectorised};
-use crate::linear::{add_squares, cholesky, solve};
+use crate::linear::{cholesky, solve};
 use crate::methods::checked::{checked_counts, checked_sums};
+use crate::methods::triangle;
 use crate::{Error, Result, State};
 
 /// Rows whose second moments are added in one matrix product.
@@ -77,8 +81,8 @@ pub(super) struct Evidence {
     /// Number, sum and second moments of the samples that entered the second moments.
     second_n: f64,
     second_sum: Vec<f64>,
-    /// Lower triangle of the sum of z zᵀ, column-major.
-    second: Vec<f64>,
+    /// The sum of z zᵀ, a packed triangle.
+    second: Arc<Vec<f64>>,
     /// N_c and S_c.
     class_n: Vec<f64>,
     class_sum: Vec<f64>,
@@ -92,8 +96,8 @@ pub(super) struct Evidence {
 /// The evidence as the answers use it.
 #[derive(Clone, Debug)]
 struct Fold {
-    /// Lower Cholesky factor of Σ, column-major.
-    factor: Vec<f32>,
+    /// Lower Cholesky factor of Σ, a packed triangle.
+    factor: Arc<Vec<f32>>,
     /// `n` and `samples` when Σ was factorised.
     at_n: f64,
     at_samples: u64,
@@ -110,7 +114,7 @@ struct Fold {
 impl Fold {
     fn new(classes: usize, dim: usize) -> Self {
         Self {
-            factor: Vec::new(),
+            factor: Arc::default(),
             at_n: 0.0,
             at_samples: 0,
             rows: vec![0; classes * dim],
@@ -138,7 +142,7 @@ impl Evidence {
             sum: vec![0.0; dim],
             second_n: 0.0,
             second_sum: vec![0.0; dim],
-            second: vec![0.0; dim * dim],
+            second: Arc::new(vec![0.0; triangle::len(dim)]),
             class_n: vec![0.0; classes],
             class_sum: vec![0.0; classes * dim],
             pending: Vec::with_capacity(CHUNK * dim),
@@ -206,34 +210,34 @@ impl Evidence {
 
     fn rescale(&mut self) {
         let scale = self.scale;
-        let sums =
-            [&mut self.sum, &mut self.second_sum, &mut self.second, &mut self.class_n, &mut self.class_sum];
+        let second = Arc::make_mut(&mut self.second);
+        let sums = [&mut self.sum, &mut self.second_sum, second, &mut self.class_n, &mut self.class_sum];
         sums.into_iter().flatten().for_each(|v| *v *= scale);
         self.n *= scale;
         self.second_n *= scale;
         self.scale = 1.0;
     }
 
+    /// What a waiting row counts: a thinned row stands for the rows left out.
+    fn unit(&self) -> f64 {
+        let dense = self.samples < DENSE_PER_DIM * self.dim as u64;
+        if dense { 1.0 / self.scale } else { self.stride as f64 / self.scale }
+    }
+
     /// Adds the waiting rows to the second moments: products in f32, sums in f64.
     fn add_pending(&mut self) {
-        let rows = self.pending.len() / self.dim;
-        if rows == 0 {
+        let (dim, unit) = (self.dim, self.unit());
+        if self.pending.is_empty() {
             return;
         }
-        // A thinned row stands for the rows left out.
-        let dense = self.samples < DENSE_PER_DIM * self.dim as u64;
-        let unit = if dense { 1.0 } else { self.stride as f64 } / self.scale;
-        let mut product = vec![0.0f32; self.dim * self.dim];
-        add_squares(&mut product, &self.pending, self.dim, 1.0);
-        for column in 0..self.dim {
-            let from = &product[column * self.dim..][column..self.dim];
-            let into = &mut self.second[column * self.dim + column..(column + 1) * self.dim];
-            accumulate(into, unit, from);
-        }
-        for z in self.pending.chunks(self.dim) {
+        let second = Arc::make_mut(&mut self.second);
+        triangle::outer_products(&self.pending, dim, |column, from| {
+            accumulate(&mut second[triangle::column(dim, column)], unit, from);
+        });
+        for z in self.pending.chunks(dim) {
             accumulate(&mut self.second_sum, unit, z);
         }
-        self.second_n += rows as f64 * unit;
+        self.second_n += (self.pending.len() / dim) as f64 * unit;
         self.pending.clear();
     }
 
@@ -251,7 +255,7 @@ impl Evidence {
         };
         if due && let Some(factor) = self.factorise() {
             let mut fold = self.fold.take().unwrap_or_else(|| Fold::new(self.classes, self.dim));
-            (fold.factor, fold.at_n, fold.at_samples) = (factor, true_n, self.samples);
+            (fold.factor, fold.at_n, fold.at_samples) = (Arc::new(factor), true_n, self.samples);
             let all: Vec<usize> = (0..self.classes).filter(|&c| self.class_n[c] > 0.0).collect();
             self.fold_classes(&mut fold, &all);
             self.fold = Some(fold);
@@ -267,7 +271,7 @@ impl Evidence {
         }
     }
 
-    /// Lower Cholesky factor of Σ. `None` if there is nothing to factorise.
+    /// Lower Cholesky factor of Σ, packed. `None` if there is nothing to factorise.
     fn factorise(&mut self) -> Option<Vec<f32>> {
         self.add_pending();
         let (dim, n) = (self.dim, self.second_n);
@@ -275,8 +279,10 @@ impl Evidence {
             return None;
         }
         let mean: Vec<f64> = self.second_sum.iter().map(|s| s / n).collect();
-        let variance: f64 =
-            (0..dim).map(|i| self.second[i * dim + i] / n - mean[i] * mean[i]).sum::<f64>() / dim as f64;
+        let variance: f64 = (0..dim)
+            .map(|i| self.second[triangle::column(dim, i).start] / n - mean[i] * mean[i])
+            .sum::<f64>()
+            / dim as f64;
         if variance.is_nan() || variance <= 1e-12 {
             return None;
         }
@@ -286,7 +292,7 @@ impl Evidence {
         let mut sigma = vec![0.0f32; dim * dim];
         for column in 0..dim {
             let pull = mean[column] * scale;
-            let from = &self.second[column * dim..][column..dim];
+            let from = &self.second[triangle::column(dim, column)];
             let into = &mut sigma[column * dim..][column..dim];
             vectorised(
                 #[inline(always)]
@@ -299,13 +305,17 @@ impl Evidence {
             into[0] += shrink as f32;
         }
         cholesky(&mut sigma, dim)?;
-        Some(sigma)
+        Some(triangle::pack(&sigma, dim))
     }
 
     /// Folds some classes: Σ⁻¹ m_c and the bias −⟨g, Σ⁻¹ m_c⟩ − ½ ⟨m_c, Σ⁻¹ m_c⟩.
     fn fold_classes(&self, fold: &mut Fold, classes: &[usize]) {
+        if classes.is_empty() {
+            return;
+        }
         let dim = self.dim;
         let origin: Vec<f64> = self.sum.iter().map(|s| s / self.n).collect();
+        let factor = triangle::unpack(&fold.factor, dim);
         let mut means = Vec::with_capacity(FOLD_BLOCK.min(classes.len()) * dim);
         for block in classes.chunks(FOLD_BLOCK) {
             means.clear();
@@ -326,7 +336,7 @@ impl Evidence {
                 );
             }
             let mut solved = means.clone();
-            solve(&fold.factor, dim, &mut solved);
+            solve(&factor, dim, &mut solved);
             for (i, &c) in block.iter().enumerate() {
                 let (mean, row) = (&means[i * dim..][..dim], &solved[i * dim..][..dim]);
                 let stored = &mut fold.rows[c * dim..][..dim];
@@ -350,30 +360,27 @@ impl Evidence {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        let (c, d) = (self.classes, self.dim);
+        let (c, d, half) = (self.classes, self.dim, triangle::len(self.dim));
         // evidence, waiting rows, fold
-        8 * (c * d + c + d * d + 2 * d) + 4 * CHUNK * d + 2 * c * d + 16 * c + 4 * (d * d + d)
+        8 * (c * d + c + half + 2 * d) + 4 * CHUNK * d + 2 * c * d + 16 * c + 4 * (half + d)
     }
 
-    /// Saves what two sessions may add. `compact` rounds the class sums to 16 bits, one scale per class, and the second
-    /// moments to f32.
+    /// Saves what two sessions may add, but for the rows that wait ([`State::settled`] adds them). `compact` rounds the
+    /// class sums to 16 bits, one scale per class, and leaves the second moments out: what images look like together does
+    /// not depend on how they were answered, so a return to a healthy copy keeps those at hand.
     pub(super) fn save_evidence(&self, state: &mut State, compact: bool) {
-        // Waiting rows belong to the evidence, so they are added first, in a copy.
-        let mut settled = self.moments_only();
-        settled.add_pending();
         state.put("evidence.scale", &[self.scale]);
         state.put("evidence.samples", &[self.samples]);
-        state.put("evidence.decayed.n", &[self.n, settled.second_n]);
         state.put("evidence.decayed.sum", &self.sum);
-        state.put("evidence.decayed.second_sum", &settled.second_sum);
         state.put("evidence.decayed.class_n", &self.class_n);
         if !compact {
-            state.put("evidence.decayed.second", &settled.second);
+            state.put("evidence.decayed.n", &[self.n, self.second_n]);
+            state.put("evidence.decayed.second_sum", &self.second_sum);
+            state.put_shared("evidence.decayed.second", self.second.clone());
             state.put("evidence.decayed.class_sum", &self.class_sum);
             return;
         }
-        let second: Vec<f32> = settled.second.iter().map(|&v| v as f32).collect();
-        state.put("evidence.rounded_second", &second);
+        state.put("evidence.decayed.n", &[self.n, 0.0]);
         let mut rounded = Vec::with_capacity(self.class_sum.len());
         let mut scales = Vec::with_capacity(self.classes);
         for row in self.class_sum.chunks(self.dim) {
@@ -387,37 +394,23 @@ impl Evidence {
         state.put("evidence.rounded_scale", &scales);
     }
 
-    /// A copy of what `add_pending` works on.
-    fn moments_only(&self) -> Self {
-        Self {
-            sum: Vec::new(),
-            second_sum: self.second_sum.clone(),
-            second: self.second.clone(),
-            pending: self.pending.clone(),
-            class_n: Vec::new(),
-            class_sum: Vec::new(),
-            fold: None,
-            ..*self
-        }
-    }
-
-    pub(super) fn load_evidence(&mut self, state: &State) -> Result<()> {
+    /// Reads the evidence. A compact one has no second moments: those of `current` stand in.
+    pub(super) fn load_evidence(&mut self, state: &State, current: Option<&Evidence>) -> Result<()> {
         let (c, d) = (self.classes, self.dim);
         self.scale = state.scalar("evidence.scale")?;
         if !(MIN_SCALE..=1.0).contains(&self.scale) {
             return Err(Error::state(format!("evidence.scale is not in [{MIN_SCALE}, 1]")));
         }
         [self.samples] = state.counts("evidence.samples")?;
-        [self.n, self.second_n] =
-            checked_counts("evidence.decayed.n", state, 2)?[..].try_into().expect("two values");
+        let counts = checked_counts("evidence.decayed.n", state, 2)?;
+        (self.n, self.second_n) = (counts[0], counts[1]);
         self.sum = state.get_n::<f64>("evidence.decayed.sum", d)?.to_vec();
-        self.second_sum = state.get_n::<f64>("evidence.decayed.second_sum", d)?.to_vec();
-        self.second = if state.has("evidence.rounded_second") {
-            let rounded = state.get_n::<f32>("evidence.rounded_second", d * d)?;
-            rounded.iter().map(|&v| v as f64).collect()
+        if state.has("evidence.rounded") {
+            self.take_second_moments(current);
         } else {
-            state.get_n::<f64>("evidence.decayed.second", d * d)?.to_vec()
-        };
+            self.second_sum = state.get_n::<f64>("evidence.decayed.second_sum", d)?.to_vec();
+            self.second = state.shared::<f64>("evidence.decayed.second", triangle::len(d))?;
+        }
         self.class_n = checked_counts("evidence.decayed.class_n", state, c)?;
         self.class_sum = if state.has("evidence.rounded") {
             let rounded = state.get_n::<i16>("evidence.rounded", c * d)?;
@@ -430,6 +423,17 @@ impl Evidence {
         self.pending.clear();
         self.fold = None;
         Ok(())
+    }
+
+    /// Takes over the second moments of other evidence, waiting rows included.
+    fn take_second_moments(&mut self, other: Option<&Evidence>) {
+        let Some(mut other) = other.cloned() else { return };
+        other.add_pending();
+        // Both have a scale of their own.
+        let factor = other.scale / self.scale;
+        Arc::make_mut(&mut other.second).iter_mut().chain(&mut other.second_sum).for_each(|v| *v *= factor);
+        (self.second, self.second_sum, self.second_n) =
+            (other.second, other.second_sum, other.second_n * factor);
     }
 
     fn check_sums(&self) -> Result<()> {
@@ -448,14 +452,10 @@ impl Evidence {
 
     /// Saves what belongs to one stream: waiting rows and the fold.
     pub(super) fn save_local(&self, state: &mut State) {
-        state.put("local.evidence.second_n", &[self.second_n]);
-        state.put("local.evidence.second_sum", &self.second_sum);
         state.put("local.evidence.pending", &self.pending);
-        if !self.pending.is_empty() {
-            state.put("local.evidence.second", &self.second);
-        }
+        state.put("local.evidence.unit", &[self.unit()]);
         if let Some(fold) = &self.fold {
-            state.put("local.fold.factor", &fold.factor);
+            state.put_shared("local.fold.factor", fold.factor.clone());
             state.put("local.fold.at", &[fold.at_n]);
             state.put("local.fold.at_samples", &[fold.at_samples]);
             state.put("local.fold.rows", &fold.rows);
@@ -468,26 +468,24 @@ impl Evidence {
 
     pub(super) fn load_local(&mut self, state: &State) -> Result<()> {
         let (c, d) = (self.classes, self.dim);
-        [self.second_n] =
-            checked_counts("local.evidence.second_n", state, 1)?[..].try_into().expect("one value");
-        self.second_sum = state.get_n::<f64>("local.evidence.second_sum", d)?.to_vec();
         let pending = state.get::<f32>("local.evidence.pending")?;
         state.within::<f32>("local.evidence.pending", pending.len(), -1.001..=1.001)?;
         if !pending.len().is_multiple_of(d) || pending.len() >= CHUNK * d {
             return Err(Error::state("local.evidence.pending: not whole rows, or too many"));
         }
         self.pending.extend_from_slice(pending);
-        if !pending.is_empty() {
-            self.second = state.get_n::<f64>("local.evidence.second", d * d)?.to_vec();
-        }
-        self.check_sums()?;
+        // What the rows count follows from the rest; it is in the state for those who add states.
+        checked_counts("local.evidence.unit", state, 1)?;
         if state.any_under("local.fold.") {
             let at_samples = state.scalar("local.fold.at_samples")?;
             if at_samples > self.samples {
                 return Err(Error::state("local.fold.at_samples lies ahead of the samples seen"));
             }
             self.fold = Some(Fold {
-                factor: state.within::<f32>("local.fold.factor", d * d, -1e3..=1e3)?.to_vec(),
+                factor: {
+                    state.within::<f32>("local.fold.factor", triangle::len(d), -1e3..=1e3)?;
+                    state.shared("local.fold.factor", triangle::len(d))?
+                },
                 at_n: checked_counts("local.fold.at", state, 1)?[0],
                 at_samples,
                 rows: state.get_n::<i16>("local.fold.rows", c * d)?.to_vec(),

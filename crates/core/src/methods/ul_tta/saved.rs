@@ -48,7 +48,7 @@ impl UlTta {
         }
         [fresh.seen, fresh.admitted] = state.counts("evidence.seen")?;
         if let Some(evidence) = &mut fresh.evidence {
-            evidence.load_evidence(state)?;
+            evidence.load_evidence(state, self.evidence.as_deref())?;
         }
         // Local parts are either all there, or they start again: after a merge, or a return to a healthy state.
         if state.any_under("local.") || state.any_under("gate.") {
