@@ -70,7 +70,7 @@ fn a_full_disk_leaves_the_old_file() {
     let output = Command::new("sh")
         .args([
             "-c",
-            "trap '' XFSZ; ulimit -f 64; exec \"$0\" --exact state_files::a_full_disk_leaves_the_old_file --nocapture",
+            "trap '' XFSZ; ulimit -f 64; exec \"$0\" --exact files::a_full_disk_leaves_the_old_file --nocapture",
         ])
         .arg(std::env::current_exe().unwrap())
         .env("ULTTA_TEST_FULL_DISK", &path)

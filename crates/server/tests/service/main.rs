@@ -9,6 +9,7 @@
 //! - `hostile`: clients and disks that mean harm hurt nobody else
 //! - `manifest`: files that are missing, exchanged or changed are named
 //! - `pictures`: the seam to an image model
+//! - `wide`: memory where features are wide (run by itself)
 //! - `corpus`: the fuzzers' corpus through the binary body parser
 
 mod classify;
@@ -21,3 +22,4 @@ mod pictures;
 mod protection;
 mod streams;
 mod views;
+mod wide;
