@@ -17,7 +17,7 @@ CORPUS = Path(__file__).resolve().parent / "corpus"
 ROWS = [1.0, 0.0, 0.6, 0.8, 0.0, 1.0]
 LABELS = [0, 1, 1]
 # What a segment of the write-ahead log begins with (crates/server/src/log.rs).
-MAGIC = b"ULTTAW\x00\x01"
+MAGIC = b"ULTTAW\x00\x02"
 
 
 def save(target, name, data):
@@ -79,9 +79,10 @@ def text_value(text):
 
 
 def record(number, kind, body):
-    """A record of the write-ahead log: size, checksum, then number, kind and body."""
+    """A record of the write-ahead log: size, checksum, the checksum of both, then number, kind and body."""
     payload = struct.pack("<QB", number, kind) + body
-    return struct.pack("<II", len(payload), zlib.crc32(payload)) + payload
+    frame = struct.pack("<II", len(payload), zlib.crc32(payload))
+    return frame + struct.pack("<I", zlib.crc32(frame)) + payload
 
 
 # features
