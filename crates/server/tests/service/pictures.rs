@@ -102,6 +102,7 @@ fn as_many_requests_are_encoded_at_once_as_there_are_cores_and_few_wait() {
         let send = || scope.spawn(|| service.send(PATH, "image/png", &[0]).0);
         let requests: Vec<_> = (0..cores + 7).map(|_| send()).collect();
         eventually("some are refused", || requests.iter().filter(|r| r.is_finished()).count() == 5);
+        eventually("every core has a picture", || gated.now.load(Ordering::SeqCst) == cores);
         drop(closed);
         let answers: Vec<u16> = requests.into_iter().map(|r| r.join().unwrap()).collect();
         assert_eq!(answers.iter().filter(|&&status| status == 200).count(), cores + 2, "{answers:?}");
