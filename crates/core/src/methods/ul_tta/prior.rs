@@ -328,7 +328,9 @@ impl Prior {
         let rest = 1.0 - posterior.iter().sum::<f32>();
         let power = self.stay_lift as f32;
         lifted.clear();
-        lifted.extend(candidates.iter().zip(posterior).map(|(&c, p)| p * self.lift[c as usize].powf(power)));
+        lifted.extend(
+            candidates.iter().zip(posterior).map(|(&c, p)| p * exp(power * ln(self.lift[c as usize]))),
+        );
         let all = lifted.iter().sum::<f32>() + rest.max(0.0);
         lifted.iter_mut().for_each(|p| *p /= all.max(f32::MIN_POSITIVE));
         let posterior = &lifted[..];
