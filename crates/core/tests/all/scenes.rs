@@ -187,3 +187,19 @@ fn the_prior_warms_up() {
     assert!(!step.rows[..16].iter().any(differs), "the first 16 samples are answered as by the frozen head");
     assert!(step.rows[16..].iter().filter(|row| differs(row)).count() > 300);
 }
+
+#[test]
+fn the_answer_is_the_most_probable_class() {
+    let world = world();
+    // Pictures between two classes: the frozen model and the adapted answer often differ by little.
+    let (one, other) = (world.rows(600, 21), world.rows(600, 22));
+    let between: Vec<f32> = one.data().iter().zip(other.data()).map(|(a, b)| a + b).collect();
+    let rows = Features::normalized(between, 64).unwrap();
+    let step = world.session(&config("ul-tta", &[])).step(&rows).unwrap();
+    assert!(step.rows.iter().filter(|row| row.label != row.zero_shot.label).count() > 20);
+    for (i, row) in step.rows.iter().enumerate() {
+        let probs = step.probs(i, ultta::Temperature::Cal);
+        let best = (0..probs.len()).max_by(|&a, &b| probs[a].total_cmp(&probs[b])).unwrap();
+        assert_eq!(best, row.label, "row {i}: {probs:?}");
+    }
+}

@@ -30,7 +30,8 @@
 //! −log p ≤ −log p_frozen + log 1/((1 − ε) w)        −log p ≤ −log p_adapted + log 1/((1 − ε)(1 − w))
 //! ```
 //!
-//! and the *floor* ε bounds what any sure and wrong answer costs: −log p ≤ log(C / ε).
+//! Where the mixture would prefer another class to the answer, w is lowered on that sample: the answer is always the
+//! most probable class. The *floor* ε bounds what any sure and wrong answer costs: −log p ≤ log(C / ε).
 //!
 //! *Warm-up.* The evidence: the first samples (`gate.warm_up`) move mean and covariance but no class. The prior: it
 //! learns from the first sample on, and enters the answers after 16 samples. The temperature: from the first update on.
@@ -71,6 +72,9 @@ use shift::Watch;
 /// An update comes after this share of all samples seen, within the bounds of the settings: updates become rarer as
 /// there is more evidence, because each then changes less.
 const UPDATE_SHARE: u64 = 8;
+
+/// Of the frozen share that would make another class as probable as the answer, this much is taken.
+const TIE: f32 = 0.99;
 
 /// Samples after which the prior's lift follows its background.
 const LIFT_EVERY: u64 = 8;
@@ -167,7 +171,8 @@ struct Answered {
     image_weight: f32,
     has_image: bool,
     lump: Lump,
-    /// Frozen probability of the frozen answer.
+    /// w, and the frozen probability of the frozen answer.
+    frozen_share: f32,
     frozen_prob: f32,
 }
 
@@ -272,7 +277,7 @@ impl UlTta {
         let tau = self.tau_cal() as f32;
         let prob = if tau == 1.0 { summary.prob } else { 1.0 / sum_exp(scores, tau, summary.best) };
         let floor = advanced.floor as f32;
-        let frozen_share = advanced.frozen_share as f32;
+        let frozen_share = self.frozen_share(row, scores, &summary, tau, prob);
         let of_frozen = weights[summary.label] * frozen.prob;
         let mixed = (1.0 - frozen_share) * prob + frozen_share * of_frozen;
         let answer = Answer {
@@ -289,6 +294,7 @@ impl UlTta {
             image_weight,
             has_image,
             lump: lump_of(row, &summary, work),
+            frozen_share,
             frozen_prob: frozen.prob,
         }
     }
@@ -310,7 +316,7 @@ impl UlTta {
     /// Adds an answer to a prediction, whose scores are in row `place`: with them go the logarithms of the emitted
     /// probabilities. `weights` is exp(frozen logit − best) of what was answered.
     fn emit(&self, answered: &Answered, weights: &[f32], place: usize, prediction: &mut Prediction) {
-        let &Answered { answer, summary, tau, matched, frozen_prob, .. } = answered;
+        let &Answered { answer, summary, tau, matched, frozen_share, frozen_prob, .. } = answered;
         prediction.answers.push(answer);
         let Some(calibrated) = &mut prediction.calibrated else {
             prediction.tau_cal.push(tau);
@@ -318,8 +324,7 @@ impl UlTta {
         };
         prediction.tau_cal.push(1.0);
         let (scores, out) = (prediction.scores.row(place), calibrated.row_mut(place));
-        let (floor, frozen_share) =
-            (self.config.advanced.floor as f32, self.config.advanced.frozen_share as f32);
+        let floor = self.config.advanced.floor as f32;
         let adapted = (1.0 - floor) * (1.0 - frozen_share) * matched;
         let frozen = (1.0 - floor) * frozen_share * frozen_prob;
         let even = floor / scores.len() as f32;
@@ -331,6 +336,22 @@ impl UlTta {
                 }
             },
         );
+    }
+
+    /// w of a sample: the setting, or less where more would make another class more probable than the answer, whose
+    /// adapted probability is `prob`.
+    fn frozen_share(&self, row: Incoming<'_>, scores: &[f32], summary: &Summary, tau: f32, prob: f32) -> f32 {
+        let share = self.config.advanced.frozen_share as f32;
+        if summary.label == row.frozen.label {
+            return share;
+        }
+        let own = row.weights[summary.label];
+        let rivals = row.weights.iter().zip(scores).filter(|(w, _)| **w > own);
+        rivals.fold(share, |share, (&w, &s)| {
+            let lead = prob - prob * exp(tau * (s - summary.best));
+            let pull = (w - own) * row.frozen.prob;
+            share.min(TIE * lead.max(0.0) / (lead.max(0.0) + pull))
+        })
     }
 
     /// The temperature of the emitted probabilities.
