@@ -12,6 +12,7 @@
 //! | v_c(z) | score of the image against the stream's own class means, the *evidence* | `evidence.rs` |
 //! | π_c | class prior of the stream, a mixture of *experts* that count or filter | `prior.rs`, `experts.rs`, `neighbours.rs` |
 //! | shares | how an admitted sample is shared among the classes it teaches | `shares.rs` |
+//! | p | what is emitted: adapted and frozen probabilities | `emission.rs` |
 //! | scale, trust, τ_cal | one-dimensional fits over remembered samples | `fits.rs`, `../recent/` |
 //! | z | of a near-copy: the mean of the *scene* at hand | `scene.rs` |
 //! | restart | everything is forgotten when rows come to look unlike those before | `shift.rs` |
@@ -44,7 +45,7 @@ use std::sync::Arc;
 
 use crate::adapter::{Adapter, Answer, Batch, Card, ClassDrift, Memory, Observed, Prediction, Vitals};
 use crate::gate::Gate;
-use crate::kernels::{LANES, exp, ln, sum_lanes, vectorised};
+use crate::kernels::{LANES, exp, sum_lanes, vectorised};
 use crate::methods::presets::CARD;
 use crate::methods::recent::{Flags, Labelled, Lump, Recent, Sample, choose_candidates};
 use crate::scores::{Summary, summary_weighed, weigh};
@@ -52,6 +53,7 @@ use crate::{Head, Result, Scores, State};
 
 mod arrival;
 mod config;
+mod emission;
 mod evidence;
 mod experts;
 mod fits;
@@ -72,9 +74,6 @@ use shift::Watch;
 /// An update comes after this share of all samples seen, within the bounds of the settings: updates become rarer as
 /// there is more evidence, because each then changes less.
 const UPDATE_SHARE: u64 = 8;
-
-/// Of the frozen share that would make another class as probable as the answer, this much is taken.
-const TIE: f32 = 0.99;
 
 /// Samples after which the prior's lift follows its background.
 const LIFT_EVERY: u64 = 8;
@@ -311,47 +310,6 @@ impl UlTta {
         let lowest = work.image.iter().copied().fold(f32::INFINITY, f32::min);
         work.image.iter_mut().for_each(|v| *v -= lowest);
         true
-    }
-
-    /// Adds an answer to a prediction, whose scores are in row `place`: with them go the logarithms of the emitted
-    /// probabilities. `weights` is exp(frozen logit − best) of what was answered.
-    fn emit(&self, answered: &Answered, weights: &[f32], place: usize, prediction: &mut Prediction) {
-        let &Answered { answer, summary, tau, matched, frozen_share, frozen_prob, .. } = answered;
-        prediction.answers.push(answer);
-        let Some(calibrated) = &mut prediction.calibrated else {
-            prediction.tau_cal.push(tau);
-            return;
-        };
-        prediction.tau_cal.push(1.0);
-        let (scores, out) = (prediction.scores.row(place), calibrated.row_mut(place));
-        let floor = self.config.advanced.floor as f32;
-        let adapted = (1.0 - floor) * (1.0 - frozen_share) * matched;
-        let frozen = (1.0 - floor) * frozen_share * frozen_prob;
-        let even = floor / scores.len() as f32;
-        vectorised(
-            #[inline(always)]
-            || {
-                for ((o, s), w) in out.iter_mut().zip(scores).zip(weights) {
-                    *o = ln(adapted * exp(tau * (s - summary.best)) + frozen * w + even);
-                }
-            },
-        );
-    }
-
-    /// w of a sample: the setting, or less where more would make another class more probable than the answer, whose
-    /// adapted probability is `prob`.
-    fn frozen_share(&self, row: Incoming<'_>, scores: &[f32], summary: &Summary, tau: f32, prob: f32) -> f32 {
-        let share = self.config.advanced.frozen_share as f32;
-        if summary.label == row.frozen.label {
-            return share;
-        }
-        let own = row.weights[summary.label];
-        let rivals = row.weights.iter().zip(scores).filter(|(w, _)| **w > own);
-        rivals.fold(share, |share, (&w, &s)| {
-            let lead = prob - prob * exp(tau * (s - summary.best));
-            let pull = (w - own) * row.frozen.prob;
-            share.min(TIE * lead.max(0.0) / (lead.max(0.0) + pull))
-        })
     }
 
     /// The temperature of the emitted probabilities.

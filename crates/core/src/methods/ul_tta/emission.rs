@@ -1,0 +1,65 @@
+//! What is emitted: adapted and frozen probabilities, mixed (see the method's front page).
+
+use super::{Answered, Incoming, UlTta};
+use crate::adapter::Prediction;
+use crate::kernels::{exp, ln, vectorised};
+use crate::scores::Summary;
+
+/// Of the frozen share that would make another class as probable as the answer, this much is taken.
+const TIE: f32 = 0.99;
+
+impl UlTta {
+    /// Adds an answer to a prediction, whose scores are in row `place`: with them go the logarithms of the emitted
+    /// probabilities. `weights` is exp(frozen logit − best) of what was answered.
+    pub(super) fn emit(
+        &self,
+        answered: &Answered,
+        weights: &[f32],
+        place: usize,
+        prediction: &mut Prediction,
+    ) {
+        let &Answered { answer, summary, tau, matched, frozen_share, frozen_prob, .. } = answered;
+        prediction.answers.push(answer);
+        let Some(calibrated) = &mut prediction.calibrated else {
+            prediction.tau_cal.push(tau);
+            return;
+        };
+        prediction.tau_cal.push(1.0);
+        let (scores, out) = (prediction.scores.row(place), calibrated.row_mut(place));
+        let floor = self.config.advanced.floor as f32;
+        let adapted = (1.0 - floor) * (1.0 - frozen_share) * matched;
+        let frozen = (1.0 - floor) * frozen_share * frozen_prob;
+        let even = floor / scores.len() as f32;
+        vectorised(
+            #[inline(always)]
+            || {
+                for ((o, s), w) in out.iter_mut().zip(scores).zip(weights) {
+                    *o = ln(adapted * exp(tau * (s - summary.best)) + frozen * w + even);
+                }
+            },
+        );
+    }
+
+    /// w of a sample: the setting, or less where more would make another class more probable than the answer, whose
+    /// adapted probability is `prob`.
+    pub(super) fn frozen_share(
+        &self,
+        row: Incoming<'_>,
+        scores: &[f32],
+        summary: &Summary,
+        tau: f32,
+        prob: f32,
+    ) -> f32 {
+        let share = self.config.advanced.frozen_share as f32;
+        if summary.label == row.frozen.label {
+            return share;
+        }
+        let own = row.weights[summary.label];
+        let rivals = row.weights.iter().zip(scores).filter(|(w, _)| **w > own);
+        rivals.fold(share, |share, (&w, &s)| {
+            let lead = prob - prob * exp(tau * (s - summary.best));
+            let pull = (w - own) * row.frozen.prob;
+            share.min(TIE * lead.max(0.0) / (lead.max(0.0) + pull))
+        })
+    }
+}
