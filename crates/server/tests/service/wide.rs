@@ -29,7 +29,7 @@ fn megabytes(what: &str) -> f64 {
 
 /// A stream of 4,096 features and 100 classes, with readers and with a copy of the guard: at most 400 MB.
 #[test]
-#[ignore = "measures the memory of its process"]
+#[ignore = "measures the memory of its process, so it runs alone: bash crates/server/tests/further.sh wide"]
 fn wide_features_take_little_memory() {
     let folder = tempfile::tempdir().unwrap();
     let mut noise = Noise(1);
