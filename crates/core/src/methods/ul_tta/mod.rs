@@ -31,8 +31,9 @@
 //! −log p ≤ −log p_frozen + log 1/((1 − ε) w)        −log p ≤ −log p_adapted + log 1/((1 − ε)(1 − w))
 //! ```
 //!
-//! Where the mixture would prefer another class to the answer, w is lowered on that sample, and the first bound
-//! with it: the answer is always the most probable class. The *floor* ε bounds what any sure and wrong answer costs: −log p ≤ log(C / ε).
+//! Where the mixture would prefer another class to the answer, w is lowered on that sample, which loosens the
+//! first bound there: the answer is always the most probable class. The *floor* ε bounds what any sure and wrong answer
+//! costs: −log p ≤ log(C / ε).
 //!
 //! *Warm-up.* The evidence: the first samples (`gate.warm_up`) move mean and covariance but no class. The prior: it
 //! learns from the first sample on, and enters the answers after 16 samples. The temperature: from the first update on.
