@@ -254,13 +254,13 @@ impl Prediction {
 /// The samples that delayed labels can be for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// How many they are.
+    /// Number of samples that can be labelled now.
     pub samples: usize,
-    /// Id of the oldest.
+    /// Id of the oldest of them.
     pub oldest: Option<u64>,
-    /// How many they may be.
+    /// Number of samples that can be labelled at most.
     pub most: usize,
-    /// The setting that says so.
+    /// The setting that bounds this number.
     pub setting: &'static str,
 }
 

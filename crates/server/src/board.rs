@@ -207,7 +207,7 @@ pub struct Published {
 pub struct Mix {
     /// Recent answers per class.
     pub counts: Vec<u32>,
-    /// How many they are.
+    /// Number of recent answers.
     pub total: usize,
 }
 

@@ -6,7 +6,7 @@ const OWN: usize = 64;
 /// Kept for each stream: its log, a file being written aside, the folder being synced, a snapshot being read.
 const PER_STREAM: usize = 4;
 
-/// How many connections may be open, of those asked for, beside so many streams.
+/// Number of connections that may be open beside this number of streams; at most what was asked for.
 pub fn connections(asked: usize, streams: usize) -> usize {
     let most = share(limit(), streams);
     if most < asked {

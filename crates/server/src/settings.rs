@@ -156,7 +156,7 @@ pub struct Limits {
     pub streams: usize,
     /// Requests that may wait for one stream; more are answered with 429.
     pub queue: usize,
-    /// Open connections; more wait to be accepted. The process may open so many files (`ulimit -n`); what the streams
+    /// Open connections; more wait to be accepted. The process may open only as many files as `ulimit -n` says; what the streams
     /// need of them is not given to connections.
     pub connections: usize,
     /// Snapshots kept per stream.

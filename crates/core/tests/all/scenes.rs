@@ -9,7 +9,7 @@ fn world() -> World {
     World::new(10, 64, 20.0)
 }
 
-/// Each row so many times, exactly.
+/// Row `i` repeated exactly, `times[i]` times.
 fn repeated(rows: &Features<'_>, times: &[usize]) -> Features<'static> {
     let order: Vec<usize> =
         times.iter().enumerate().flat_map(|(row, &n)| std::iter::repeat_n(row, n)).collect();

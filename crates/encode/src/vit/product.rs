@@ -194,7 +194,7 @@ pub(crate) fn product(a: Rows<'_>, weights: &Packed, finish: Finish<'_>, out: &m
     }
 }
 
-/// The same on this thread alone, for small products inside a task.
+/// The product on this thread alone, for small products inside a task.
 pub(crate) fn product_here(
     a: Rows<'_>,
     weights: &Packed,
@@ -209,7 +209,7 @@ pub(crate) fn product_here(
     }
 }
 
-/// The same into a place that is part of a larger matrix.
+/// The product on this thread alone, into a place that is part of a larger matrix.
 ///
 /// # Safety
 /// `out` must point to as many rows of `weights.outputs()` floats as `a` has, `out_stride` apart, and nothing else
@@ -367,7 +367,8 @@ struct Tile<'a> {
 }
 
 /// # Safety
-/// `out` must point to `height` rows, as [`Tile`] says; strip and panel must hold as much as it says.
+/// `out` must point to `height` rows of `used` floats, `stride` apart; `strip` must hold `height * width` floats, `columns`
+/// `width` lines of two vectors.
 #[inline(always)]
 unsafe fn tile_of_height<S: Simd>(simd: S, height: usize, tile: Tile<'_>) {
     macro_rules! heights {

@@ -53,7 +53,7 @@ pub fn optional_list<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     Ok(Option::<Bounded<T>>::deserialize(deserializer)?.map(|list| list.0))
 }
 
-/// Reads numbers of a list, flat or as a list of rows, in order: at most so many.
+/// Reads numbers of a list, flat or as a list of rows, in order, up to a limit.
 pub struct Numbers {
     pub most: usize,
 }

@@ -271,11 +271,11 @@ pub struct FeedbackResponse {
 /// The samples that labels can still be for.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct Remembered {
-    /// How many they are.
+    /// Number of samples that can be labelled now.
     pub samples: usize,
-    /// How many they may be.
+    /// Number of samples that can be labelled at most.
     pub most: usize,
-    /// The setting that says so; absent where the method has no use for labels.
+    /// The setting that bounds this number; absent where the method has no use for labels.
     pub setting: Option<&'static str>,
     /// The oldest of them.
     pub oldest_id: Option<u64>,

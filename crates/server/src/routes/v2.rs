@@ -14,6 +14,7 @@ use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 use ultta::Features;
+use ultta_formats::{Dtype, numbers};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -435,16 +436,16 @@ fn input_samples(
                     format!("features: expected at most 8 bytes for each of {expected} values, got {size}");
                 return Err(Problem::invalid(text));
             }
-            match input.datatype.as_str() {
-                "FP32" => bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect(),
-                "FP64" => bytes.as_chunks().0.iter().map(|&b| f64::from_le_bytes(b) as f32).collect(),
-                "FP16" => bytes.as_chunks().0.iter().map(|&b| half::f16::from_le_bytes(b).to_f32()).collect(),
-                other => {
-                    return Err(Problem::invalid(format!(
-                        "features: expected FP16, FP32 or FP64, got {other:?}"
-                    )));
-                }
-            }
+            let dtype = match input.datatype.as_str() {
+                "FP16" => Some(Dtype::F16),
+                "FP32" => Some(Dtype::F32),
+                "FP64" => Some(Dtype::F64),
+                _ => None,
+            };
+            dtype.and_then(|dtype| numbers::floats(bytes, dtype)).ok_or_else(|| {
+                let got = &input.datatype;
+                Problem::invalid(format!("features: expected FP16, FP32 or FP64, got {got:?}"))
+            })?
         }
         _ => return Err(Problem::invalid("features: expected either data or binary_data_size")),
     };

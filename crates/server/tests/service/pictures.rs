@@ -155,7 +155,7 @@ fn many(pictures: usize) -> Vec<u8> {
     serde_json::to_vec(&json!({"pictures": vec!["AA=="; pictures]})).unwrap()
 }
 
-/// A request of many pictures takes turns with others, ends when its client goes, and may have so many pixels.
+/// A request of many pictures takes turns with others, ends when its client goes, and may have a limited number of pixels.
 #[test]
 fn many_pictures_neither_keep_others_waiting_nor_outlive_their_client() {
     use std::io::Write;

@@ -27,7 +27,7 @@ struct Record {
     lump: [f32; 2],
 }
 
-/// The last answers, at most so many. Clones share what they have in common.
+/// The last answers, at most `most` of them. Clones share what they have in common.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Earlier {
     most: usize,
@@ -42,12 +42,12 @@ impl Earlier {
         Self { most, ..Default::default() }
     }
 
-    /// How many are kept, at most.
+    /// Number of answers that are kept at most.
     pub(crate) fn most(&self) -> usize {
         self.most
     }
 
-    /// How many there are.
+    /// Number of answers kept now.
     pub(crate) fn len(&self) -> usize {
         let last = self.chunks.back().map_or(0, |chunk| chunk.len());
         (self.chunks.len().saturating_sub(1) * CHUNK + last).min(self.most)

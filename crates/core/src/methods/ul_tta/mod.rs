@@ -21,7 +21,7 @@
 //! A sample is answered first and teaches after (`UlTta::answer`, `UlTta::learn`). A sample here is the first row of
 //! a scene: near-copies are answered and teach nothing. Every sample teaches the prior; samples that the gate admits
 //! teach the evidence. What was learnt of the prior, and the trust in the evidence, count from the next sample on; the
-//! evidence itself and the fits enter the answers at an update, every so many samples.
+//! evidence itself and the fits enter the answers at an update, every 128 samples at first and more rarely later.
 //!
 //! What is emitted mixes adapted and frozen probabilities, because errors are systematic within a class: a run of
 //! pictures that the head misreads makes the adapted answer surer than it is right. The *frozen share* w
@@ -381,7 +381,7 @@ impl UlTta {
         }
     }
 
-    /// An empty prediction for so many kept rows.
+    /// An empty prediction with room for the scores of `kept` rows.
     fn prediction(&self, kept: usize, keep_scores: bool) -> Prediction {
         let classes = self.head.n_classes();
         let advanced = &self.config.advanced;

@@ -38,7 +38,7 @@ const NATS_MOST: f64 = 3.0;
 /// Scenes after which an old scene counts half in both.
 const SPREAD_HALF_LIFE: f64 = 64.0;
 
-/// The mean of a scene follows its last so many rows: a slow pan stays one scene for a while, not for ever.
+/// Rows at the end of a scene that its mean follows: a slow pan stays one scene for a while, not for ever.
 const FOLLOW: f64 = 64.0;
 
 /// Runs of copies whose ids are remembered for delayed labels.
