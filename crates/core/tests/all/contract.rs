@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::common::{Played, Rng, Stream, World, assert_sound, config, quick, through_bytes, variants};
-use ultta::{Features, Head, Input, Session, State, Temperature};
+use crate::common::{
+    Played, Rng, Stream, World, assert_sound, config, differing, quick, through_bytes, variants,
+};
+use ultta::{Features, Head, Input, Session, Temperature};
 
 /// Long enough for dozens of updates, several factorisations, the switch to thinned second moments (after 64
 /// samples of 16 dimensions), rescaled sums and two healthy copies (every 1024 samples).
@@ -157,13 +159,6 @@ fn any_blocks_and_any_resume_give_the_same_bits() {
             assert!(resumed.state().to_bytes().unwrap() == bytes, "{name}, {kind}, state of the resumed");
         }
     }
-}
-
-fn differing(a: &State, b: &State) -> Vec<String> {
-    let names = a.tensors.keys().chain(b.tensors.keys());
-    let mut names: Vec<String> = names.filter(|k| a.tensors.get(*k) != b.tensors.get(*k)).cloned().collect();
-    names.dedup();
-    names
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The guard: a collapse is noticed and answered, and a restored session stands on its healthy copy.
 
-use crate::common::{Played, Rng, Stream, World, assert_sound, quick, through_bytes};
+use crate::common::{Played, Rng, Stream, World, assert_sound, differing, quick, through_bytes};
 use ultta::{Config, Features, Session, Standing};
 
 /// Settings under which the published rules collapse: nothing holds prototypes, prior or temperature.

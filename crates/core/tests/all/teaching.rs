@@ -1,6 +1,6 @@
 //! Who may teach a session: rows that may not learn, rows that fit no class, views, and the times that updates follow.
 
-use crate::common::{Rng, Stream, World, quick, variants};
+use crate::common::{Rng, Stream, World, differing, quick, variants};
 use ultta::{Config, Features, Input, Session, Tensor};
 
 /// What a session has learnt: everything but windows of answered samples, counters and the guard.

@@ -253,6 +253,14 @@ pub fn through_bytes(state: &State) -> State {
     State::from_bytes(&state.to_bytes().unwrap()).unwrap()
 }
 
+/// Names of the tensors in which two states differ.
+pub fn differing(a: &State, b: &State) -> Vec<String> {
+    let names = a.tensors.keys().chain(b.tensors.keys());
+    let mut names: Vec<String> = names.filter(|k| a.tensors.get(*k) != b.tensors.get(*k)).cloned().collect();
+    names.dedup();
+    names
+}
+
 pub fn config(method: &str, settings: &[(&str, &str)]) -> Config {
     let (method, preset) = match method.split_once(':') {
         Some((method, preset)) => (method, Some(preset)),
