@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use serde_json::json;
-use ultta::{Grouping, Readout};
+use ultta::{Footing, Grouping, Growth, Readout};
 
 use crate::gradient;
 
@@ -43,6 +43,18 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
                     "needs_labels": card.needs_labels,
                     "needs_views": card.needs_views,
                     "needs_pictures": needs_pictures(i),
+                    "sees": match card.footing() {
+                        Footing::Earlier => "earlier_samples",
+                        Footing::Itself => "the_sample_itself",
+                        Footing::Batch => "later_samples_of_its_batch",
+                        Footing::Stream => "the_whole_stream",
+                    },
+                    "memory_grows_with": match card.growth {
+                        Growth::Classes => "classes",
+                        Growth::Squares => "classes_and_squared_dimensions",
+                        Growth::Samples => "samples",
+                    },
+                    "tuned_per_dataset_in_its_paper": card.tuned,
                 })
             })
             .collect();
@@ -56,9 +68,10 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
             Readout::BeforeObserve => "a sample is answered before it teaches",
             Readout::AfterObserve => "a sample teaches before it is answered",
         };
-        let rows = match card.grouping {
-            Grouping::Independent => "any block size gives the same answers",
-            Grouping::Joint => "answers the rows of a block jointly",
+        let rows = match (card.grouping, card.footing()) {
+            (Grouping::Independent, _) => "any block size gives the same answers",
+            (Grouping::Joint, Footing::Stream) => "answers the whole stream jointly, once it has ended",
+            (Grouping::Joint, _) => "answers the rows of a block jointly: it sees later samples",
         };
         writeln!(out, "{:<17} {readout}; {rows}", "")?;
         let needs = [
@@ -69,6 +82,12 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         ];
         for (_, need) in needs.iter().filter(|(needed, _)| *needed) {
             writeln!(out, "{:<17} needs {need}", "")?;
+        }
+        if card.growth != Growth::Classes {
+            writeln!(out, "{:<17} memory grows with {}", "", card.growth.title())?;
+        }
+        if card.tuned {
+            writeln!(out, "{:<17} tuned per dataset in its paper; here one configuration for all", "")?;
         }
     }
     if cards.len() == on_features {

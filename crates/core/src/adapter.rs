@@ -142,6 +142,56 @@ pub enum Grouping {
     Joint,
 }
 
+/// What a method must see before it answers a sample: methods are compared among equals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Footing {
+    /// The samples before it.
+    Earlier,
+    /// The samples before it, and the sample itself has taught.
+    Itself,
+    /// Later samples of its batch, too.
+    Batch,
+    /// The whole stream, too.
+    Stream,
+}
+
+impl Footing {
+    /// All, from the least seen to the most.
+    pub const ALL: [Footing; 4] = [Footing::Earlier, Footing::Itself, Footing::Batch, Footing::Stream];
+
+    /// What a sample's answer uses, as a heading.
+    pub fn title(self) -> &'static str {
+        match self {
+            Footing::Earlier => "answers before the sample teaches",
+            Footing::Itself => "the sample teaches before it is answered",
+            Footing::Batch => "sees later samples of its batch",
+            Footing::Stream => "sees the whole stream first",
+        }
+    }
+}
+
+/// What the memory of a method grows with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Growth {
+    /// Classes times dimensions, C·d, or less, and a fixed part.
+    Classes,
+    /// Classes times squared dimensions, C·d².
+    Squares,
+    /// The samples seen: without end.
+    Samples,
+}
+
+impl Growth {
+    /// In words.
+    pub fn title(self) -> &'static str {
+        match self {
+            Growth::Classes => "classes × dimensions",
+            Growth::Squares => "classes × dimensions²",
+            Growth::Samples => "samples seen, without end",
+        }
+    }
+}
+
 /// What others need to know about a method: readers, the docs table, `ultta methods`, the evaluation, the service
 /// and the contract tests. No other code asks for a method by its name.
 #[derive(Clone, Copy, Debug)]
@@ -171,6 +221,15 @@ pub struct Card {
     pub needs_labels: bool,
     /// Whether it needs extra views of each sample.
     pub needs_views: bool,
+    /// Whether its batch is the whole stream.
+    pub transductive: bool,
+    /// Whether its paper chose settings for each dataset. Here every method has one configuration for all.
+    pub tuned: bool,
+    /// What its memory grows with.
+    pub growth: Growth,
+    /// Bytes that it comes to hold for so many classes, dimensions and samples, where that may be more than a machine
+    /// has.
+    pub bytes: Option<fn(usize, usize, u64) -> u64>,
 }
 
 impl Card {
@@ -189,7 +248,34 @@ impl Card {
         files: &[],
         needs_labels: false,
         needs_views: false,
+        transductive: false,
+        tuned: false,
+        growth: Growth::Classes,
+        bytes: None,
     };
+
+    /// What it must see before it answers a sample.
+    pub fn footing(&self) -> Footing {
+        match (self.transductive, self.grouping, self.readout) {
+            (true, _, _) => Footing::Stream,
+            (false, Grouping::Joint, _) => Footing::Batch,
+            (false, Grouping::Independent, Readout::AfterObserve) => Footing::Itself,
+            (false, Grouping::Independent, Readout::BeforeObserve) => Footing::Earlier,
+        }
+    }
+
+    /// What else sets it apart from a method that needs nothing but features: for tables.
+    pub fn remarks(&self) -> Vec<&'static str> {
+        let all = [
+            (self.horizon.is_some(), "needs the stream's length"),
+            (self.needs_labels, "needs labels"),
+            (self.needs_views, "needs views"),
+            (self.growth == Growth::Squares, "memory grows with classes × dimensions²"),
+            (self.growth == Growth::Samples, "memory grows with the stream"),
+            (self.tuned, "tuned per dataset in its paper"),
+        ];
+        all.into_iter().filter(|(holds, _)| *holds).map(|(_, remark)| remark).collect()
+    }
 }
 
 /// The answer for one row.

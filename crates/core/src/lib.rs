@@ -77,8 +77,8 @@ pub use unknown::{UnknownConfig, UnknownScore};
 
 // For authors of methods.
 pub use adapter::{
-    Adapter, Answer, Batch, Card, ClassDrift, CloneAdapter, Grouping, Observed, Prediction, Readout,
-    ScoresRef, ViewsRef, Vitals,
+    Adapter, Answer, Batch, Card, ClassDrift, CloneAdapter, Footing, Grouping, Growth, Observed, Prediction,
+    Readout, ScoresRef, ViewsRef, Vitals,
 };
 pub use blocks::PASS_ROWS;
 pub use gate::{Gate, GateConfig};

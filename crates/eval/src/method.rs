@@ -88,6 +88,7 @@ impl Method {
         let card = self.config.method.card();
         match card.grouping {
             Grouping::Independent => BLOCK,
+            Grouping::Joint if card.transductive => usize::MAX,
             Grouping::Joint => card.batch.unwrap_or(BLOCK),
         }
     }

@@ -105,6 +105,9 @@ impl Job<'_> {
                 clock.worked(answered.seconds, done, samples.len());
                 for (i, sample) in samples.iter().enumerate() {
                     tally.push(sample, answered.adapted(i), answered.zero_shot(i));
+                    if self.method.card().transductive {
+                        tally.close_window(done + i + 1);
+                    }
                     if let Some(labels) = &mut labels {
                         labels.ask(self, sample, done + i, answered.rows[i].id);
                     }

@@ -39,6 +39,9 @@ pub fn card_dict<'py>(py: Python<'py>, card: &Card) -> PyResult<Bound<'py, PyDic
     dict.set_item("needs_horizon", card.horizon.is_some())?;
     dict.set_item("needs_labels", card.needs_labels)?;
     dict.set_item("needs_views", card.needs_views)?;
+    dict.set_item("sees_stream", card.transductive)?;
+    dict.set_item("memory_grows_with", card.growth.title())?;
+    dict.set_item("tuned", card.tuned)?;
     Ok(dict)
 }
 

@@ -55,6 +55,7 @@ pub(crate) static CARD: Card = Card {
     readout: Readout::AfterObserve,
     grouping: Grouping::Independent,
     needs_views: true,
+    tuned: true,
     ..Card::PLAIN
 };
 

@@ -60,6 +60,7 @@ pub(crate) static CARD: Card = Card {
     paper: "Zhang et al., Dual Memory Networks: A Versatile Adaptation Approach for Vision-Language Models, CVPR 2024",
     readout: Readout::AfterObserve,
     grouping: Grouping::Independent,
+    tuned: true,
     ..Card::PLAIN
 };
 

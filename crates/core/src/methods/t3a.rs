@@ -66,6 +66,7 @@ pub(crate) static CARD: Card = Card {
     readout: Readout::AfterObserve,
     grouping: Grouping::Joint,
     batch: Some(32),
+    tuned: true,
     ..Card::PLAIN
 };
 

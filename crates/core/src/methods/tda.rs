@@ -98,6 +98,7 @@ pub(crate) static CARD: Card = Card {
     paper: "Karmanov et al., Efficient Test-Time Adaptation of Vision-Language Models, CVPR 2024",
     readout: Readout::AfterObserve,
     grouping: Grouping::Independent,
+    tuned: true,
     ..Card::PLAIN
 };
 

@@ -87,6 +87,7 @@ pub(crate) static CARD: Card = Card {
     readout: Readout::AfterObserve,
     grouping: Grouping::Independent,
     files: &["shots"],
+    tuned: true,
     ..Card::PLAIN
 };
 

@@ -3,7 +3,8 @@
 
 use crate::common::batch::{Block, DIM, VIEWS, block, build, head, noise, rows};
 use ultta::{
-    Batch, Config, Error, Features, Grouping, Head, Input, Prediction, Readout, Session, State, Tensor,
+    Batch, Config, Error, Features, Footing, Grouping, Growth, Head, Input, Prediction, Readout, Session,
+    State, Tensor,
 };
 
 /// The names of all methods.
@@ -214,14 +215,26 @@ fn cards_name_settings_that_exist() {
             let found = key.split('.').try_fold(&settings["method"][card.name], |value, key| value.get(key));
             assert!(found.is_some(), "{}: no setting {key}", card.name);
         }
-        assert_eq!(
-            card.batch.is_some(),
-            card.grouping == Grouping::Joint,
-            "{}: batch of its paper",
-            card.name
-        );
+        let sized = card.grouping == Grouping::Joint && !card.transductive;
+        assert_eq!(card.batch.is_some(), sized, "{}: batch of its paper", card.name);
+        assert!(!card.transductive || card.grouping == Grouping::Joint, "{}", card.name);
+        assert_eq!(card.bytes.is_some(), card.growth != Growth::Classes, "{}: bytes", card.name);
         assert!(!card.summary.is_empty() && !card.paper.is_empty(), "{}", card.name);
     }
+}
+
+#[test]
+fn cards_tell_on_what_footing_a_method_stands() {
+    let footing = |name: &str| Config::named(name).unwrap().method.card().footing();
+    assert_eq!(footing("prior_only"), Footing::Earlier);
+    assert_eq!(footing("tda"), Footing::Itself);
+    assert_eq!(footing("lame"), Footing::Batch);
+    assert!(Footing::ALL.is_sorted());
+    let remarks = |name: &str| Config::named(name).unwrap().method.card().remarks();
+    assert_eq!(remarks("onzeta"), ["needs the stream's length"]);
+    assert_eq!(remarks("tda"), ["tuned per dataset in its paper"]);
+    assert_eq!(remarks("zero"), ["needs views"]);
+    assert!(remarks("ul_tta").is_empty());
 }
 
 #[test]

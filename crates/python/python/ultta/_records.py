@@ -16,6 +16,11 @@ class Card(TypedDict):
     needs_horizon: bool
     needs_labels: bool
     needs_views: bool
+    #: Whether its batch is the whole stream.
+    sees_stream: bool
+    memory_grows_with: str
+    #: Whether its paper chose settings for each dataset.
+    tuned: bool
 
 
 class ZeroShotRecord(TypedDict):
