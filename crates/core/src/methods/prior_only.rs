@@ -12,6 +12,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::checked::checked_counts;
 use super::math;
 use crate::adapter::{Adapter, Batch, Card, ClassDrift, Grouping, Observed, Prediction, Readout, Vitals};
 use crate::config::in_range;
@@ -130,7 +131,8 @@ impl Adapter for PriorOnly {
     }
 
     fn load(&mut self, state: &State) -> Result<()> {
-        let counts = state.get_n::<f64>("counts", self.counts.len())?.to_vec();
+        // A file may come from anywhere: its numbers are checked before anything changes.
+        let counts = checked_counts("counts", state, self.counts.len())?;
         (self.seen, self.counts) = (state.scalar("seen")?, counts);
         Ok(())
     }
