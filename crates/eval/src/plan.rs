@@ -107,6 +107,10 @@ impl Plan {
                         }
                         continue;
                     }
+                    if let Some(refusal) = self.does_not_fit(method, protocol, &packs, &others) {
+                        skipped.push(format!("{} under {protocol} on {dataset}: {refusal}", method.name));
+                        continue;
+                    }
                     for &seed in &self.seeds {
                         let (dataset, packs, others) = (dataset.clone(), packs.clone(), others.clone());
                         let in_distribution = self.in_distribution.as_ref();
@@ -116,6 +120,22 @@ impl Plan {
             }
         }
         (jobs, skipped)
+    }
+
+    /// Why a method cannot hold what a stream makes it hold, with the bytes, if it cannot.
+    fn does_not_fit(
+        &self,
+        method: &Method,
+        protocol: &Protocol,
+        packs: &[&Dataset],
+        others: &[&Dataset],
+    ) -> Option<String> {
+        if method.pictures.is_some() || method.card().bytes.is_none() {
+            return None;
+        }
+        let seed = self.seeds.first().copied().unwrap_or(0);
+        let rows = protocol.stream(packs, others, seed).ok()?.samples.len() as u64;
+        method.config.method.check_memory(&packs[0].head, rows).err().map(|e| e.to_string())
     }
 
     /// Carries the plan out. The first error stops it; finished runs stay on disk.
@@ -243,6 +263,22 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_run_that_would_not_fit_is_refused_with_its_bytes() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut plan = plan(folder.path(), &[Made::named("sea")], &["iid", "iid+cycle:100"]);
+        let small = |name, file| Method::resolve(name, Some(file)).unwrap();
+        plan.methods = vec![
+            small("ecalp", "[method.ecalp]\nmax_samples = 100"),
+            small("dota", "[method.dota]\nmax_bytes = 100"),
+        ];
+        let (jobs, skipped) = plan.jobs();
+        let kept: Vec<String> = jobs.iter().map(|j| format!("{} {}", j.method.name, j.protocol)).collect();
+        assert_eq!(kept, ["ecalp iid+cycle:100"]);
+        assert_eq!(skipped.len(), 3, "{skipped:?}");
+        assert!(skipped.iter().all(|s| s.contains("bytes")), "{skipped:?}");
     }
 
     #[test]

@@ -10,19 +10,27 @@ use crate::{Head, Result};
 
 mod cache;
 mod checked;
+mod gaussian;
 mod kl;
 mod math;
+mod memory;
 mod recent;
 mod views;
 
+pub mod adapt;
+pub mod adapt_transductive;
 pub mod bca;
 pub mod boost_adapter;
 pub mod dmn;
+pub mod dota;
+pub mod ecalp;
 pub mod freetta;
 pub mod lame;
+pub mod oga;
 pub mod onzeta;
 pub mod presets;
 pub mod prior_only;
+pub mod pta;
 pub mod stata;
 pub mod t3a;
 pub mod tda;
@@ -109,6 +117,12 @@ methods! {
     TemperatureOnly(temperature_only::TemperatureOnlyConfig), "temperature_only", temperature_only::CARD;
     BoostAdapter(boost_adapter::BoostAdapterConfig), "boost_adapter", boost_adapter::CARD;
     Zero(zero::ZeroConfig), "zero", zero::CARD;
+    Pta(pta::PtaConfig), "pta", pta::CARD;
+    Dota(dota::DotaConfig), "dota", dota::CARD;
+    Adapt(adapt::AdaptConfig), "adapt", adapt::CARD;
+    AdaptTransductive(adapt_transductive::AdaptTransductiveConfig), "adapt_transductive", adapt_transductive::CARD;
+    Ecalp(ecalp::EcalpConfig), "ecalp", ecalp::CARD;
+    Oga(oga::OgaConfig), "oga", oga::CARD;
 }
 
 impl MethodConfig {

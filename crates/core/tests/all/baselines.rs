@@ -26,6 +26,14 @@ fn settings_out_of_range_are_refused() {
         ("temperature_only", "min", "9"),
         ("boost_adapter", "caches.alpha", "-1"),
         ("tip_adapter", "alpha", "-1"),
+        ("pta", "threshold", "0"),
+        ("dota", "sigma", "0"),
+        ("dota", "max_bytes", "1000"),
+        ("adapt", "capacity", "0"),
+        ("adapt_transductive", "alpha", "1.5"),
+        ("oga", "tau", "-1"),
+        ("ecalp", "neighbours", "0"),
+        ("ecalp", "max_bytes", "1000"),
     ] {
         let config = Config::resolve(None, Some(method), None, &[(key, value)]).unwrap();
         let error = config
@@ -187,7 +195,7 @@ macro_rules! oracles {
 
 mod oracle {
     use super::Fixture;
-    oracles! { tda tda_views boost_adapter zero t3a tip_adapter dmn onzeta bca freetta prior_only temperature_only lame stata }
+    oracles! { pta dota dota_lag adapt adapt_lag adapt_transductive oga oga_full ecalp ecalp_alone tda tda_views boost_adapter zero t3a tip_adapter dmn onzeta bca freetta prior_only temperature_only lame stata }
 }
 
 // === quirks of published code ===
@@ -263,6 +271,171 @@ mod quirk {
         };
         assert_eq!(answers(60, "true"), answers(60, "false"));
         assert_ne!(answers(2600, "true"), answers(2600, "false"));
+    }
+
+    /// The answers of a method with one setting over a stream, and the state it ends in.
+    fn run(method: &str, key: &str, value: &str, stream: &Block, head: &Head) -> (Vec<f32>, State) {
+        let config = Config::resolve(None, Some(method), None, &[(key, value)]).unwrap();
+        let mut adapter = config.method.build(&head.clone().into()).unwrap();
+        let scores = adapter.step(&stream.batch()).scores.data().to_vec();
+        (scores, adapter.save())
+    }
+
+    fn alone(head: &Head, features: Features<'static>) -> Block {
+        Block::new(head, features, Features::empty(DIM))
+    }
+
+    fn cosine(a: &[f64], b: &[f64]) -> f64 {
+        let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+        dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
+    }
+
+    /// The reference row is fed back into itself: two samples after a class was touched nothing is left of its text.
+    #[test]
+    fn pta_forgets_the_text_of_a_class_within_two_samples() {
+        let head = head();
+        let one = rows(&head, 1, 30);
+        let stream = alone(&head, one.select(&[0, 0]));
+        let class = stream.frozen[0].label;
+        let text: Vec<f64> = head.prototype(class).iter().map(|&v| v as f64).collect();
+        let after = |value: &str| {
+            let (_, state) = run("pta", "feedback", value, &stream, &head);
+            let row = |name: &str| state.get::<f64>(name).unwrap()[class * DIM..][..DIM].to_vec();
+            (row("references"), row("prototypes"))
+        };
+        let ((fed, image), (anchored, _)) = (after("true"), after("false"));
+        assert!(cosine(&fed, &image) > 0.999, "{}", cosine(&fed, &image));
+        assert!(cosine(&anchored, &image) < cosine(&fed, &image));
+        assert!(cosine(&anchored, &text) > cosine(&fed, &text));
+    }
+
+    /// Since November 2025 means start at 0.001 in every coordinate, before that at the text rows.
+    #[test]
+    fn dota_starts_flat_or_at_the_text() {
+        let head = head();
+        let stream = alone(&head, rows(&head, 1, 31));
+        let (flat, flat_state) = run("dota", "flat_start", "true", &stream, &head);
+        let (text, text_state) = run("dota", "flat_start", "false", &stream, &head);
+        // g of the first answer: near 0 from a flat start, λ (z·w − ½)/σ = 0.02 · 500 (z·w − ½) from the text
+        for class in 0..CLASSES {
+            let frozen = stream.zero_shot.row(0)[class];
+            assert!((flat[class] - frozen).abs() < 0.1, "{} {frozen}", flat[class]);
+            let wanted = frozen + 10.0 * (frozen / head.logit_scale() - 0.5);
+            assert!((text[class] - wanted).abs() < 1e-3, "{} {wanted}", text[class]);
+        }
+        assert_ne!(flat_state, text_state);
+    }
+
+    /// A sample that enters the bank counts twice in its mean.
+    #[test]
+    fn adapt_counts_a_new_sample_twice() {
+        let head = head();
+        let one = rows(&head, 12, 32);
+        let all = alone(&head, one.clone());
+        let class = all.frozen[0].label;
+        let second = (1..12).find(|&r| all.frozen[r].label == class).expect("two rows of a class");
+        let pair = alone(&head, one.select(&[0, second]));
+        let mean = |value: &str| {
+            let (_, state) = run("adapt", "double_count", value, &pair, &head);
+            state.get::<f64>("means").unwrap()[class * DIM..][..DIM].to_vec()
+        };
+        let newest: Vec<f64> = one.row(second).iter().map(|&v| v as f64).collect();
+        let (twice, once) = (mean("true"), mean("false"));
+        assert!(cosine(&twice, &newest) > cosine(&once, &newest) + 1e-4);
+        // one bank of both, each with its probability; twice: the newest once more
+        let p = |r: usize| pair.frozen[r].prob as f64;
+        for (i, &got) in once.iter().enumerate() {
+            let (a, b, w) = (pair.features.row(0)[i] as f64, newest[i], head.prototype(class)[i] as f64);
+            let wanted = 0.9 * (p(0) * a + p(1) * b) / (p(0) + p(1)) + 0.1 * w;
+            assert!((got - wanted).abs() < 1e-6, "{got} {wanted}");
+        }
+    }
+
+    /// A sample that does not enter the bank is given the vote of the last one that did.
+    #[test]
+    fn adapt_reuses_the_vote_of_another_sample() {
+        let head = head();
+        let one = rows(&head, 24, 33);
+        let all = alone(&head, one.clone());
+        // two rows of one class with a bank of one: the less certain one comes second and stays outside
+        let class = all.frozen[0].label;
+        let mut own: Vec<usize> = (0..24).filter(|&r| all.frozen[r].label == class).collect();
+        own.sort_by(|a, b| all.frozen[*a].entropy.total_cmp(&all.frozen[*b].entropy));
+        let pair = alone(&head, one.select(&[own[0], own[own.len() - 1]]));
+        let answers = |stale: &str| {
+            let settings = [("stale_vote", stale), ("capacity", "1")];
+            let config = Config::resolve(None, Some("adapt"), None, &settings).unwrap();
+            let mut adapter = config.method.build(&head.clone().into()).unwrap();
+            let step = adapter.step(&pair.batch());
+            (step.scores, step.answers.iter().map(|a| a.admitted).collect::<Vec<_>>())
+        };
+        let ((stale, admitted), (fresh, _)) = (answers("true"), answers("false"));
+        assert_eq!(admitted, [true, false]);
+        assert_eq!(stale.row(0), fresh.row(0), "the first vote is its own");
+        assert_ne!(stale.row(1), fresh.row(1));
+    }
+
+    /// In the transductive form samples of the bank count twice, too.
+    #[test]
+    fn adapt_transductive_counts_the_bank_twice() {
+        let head = head();
+        let stream = alone(&head, rows(&head, 20, 34));
+        let answers = |value: &str| run("adapt_transductive", "double_count", value, &stream, &head).0;
+        assert_ne!(answers("true"), answers("false"));
+    }
+
+    /// A mean is divided by the capacity, not by the samples: with two of eight slots filled it has a quarter of its length.
+    #[test]
+    fn oga_divides_a_mean_by_its_capacity() {
+        let head = head();
+        let one = rows(&head, 1, 35);
+        let stream = alone(&head, one.select(&[0, 0]));
+        let class = stream.frozen[0].label;
+        let moved = |value: &str| {
+            let config = Config::resolve(None, Some("oga"), None, &[("by_capacity", value)]).unwrap();
+            let mut adapter = config.method.build(&head.clone().into()).unwrap();
+            adapter.step(&stream.batch());
+            adapter.per_class()[class].movement
+        };
+        let apart = |length: f64| {
+            let each = one.row(0).iter().zip(head.prototype(class));
+            each.map(|(&z, &w)| (length * z as f64 - w as f64).powi(2)).sum::<f64>().sqrt()
+        };
+        assert!((moved("true") - apart(0.25)).abs() < 1e-6);
+        assert!((moved("false") - apart(1.0)).abs() < 1e-6);
+    }
+
+    /// The answer is read off a second copy of the sample, which links to the first.
+    #[test]
+    fn ecalp_answers_with_a_twin() {
+        let head = head();
+        let stream = alone(&head, rows(&head, 30, 36));
+        let (twin, own) =
+            (run("ecalp", "twin", "true", &stream, &head).0, run("ecalp", "twin", "false", &stream, &head).0);
+        assert_ne!(twin, own);
+        // the first sample's only neighbours are itself and its twin: both are asked the same three texts
+        let best = |scores: &[f32]| (0..CLASSES).max_by(|a, b| scores[*a].total_cmp(&scores[*b])).unwrap();
+        assert_eq!(best(&twin[..CLASSES]), stream.frozen[0].label);
+        assert_eq!(best(&own[..CLASSES]), stream.frozen[0].label);
+    }
+
+    /// Once full, the graph answers without taking samples in; a stream that is known to be longer is refused.
+    #[test]
+    fn ecalp_and_dota_refuse_what_does_not_fit() {
+        let head = head();
+        let stream = alone(&head, rows(&head, 30, 37));
+        let config = Config::resolve(None, Some("ecalp"), None, &[("max_samples", "10")]).unwrap();
+        let mut adapter = config.method.build(&head.clone().into()).unwrap();
+        let admitted: Vec<bool> = adapter.step(&stream.batch()).answers.iter().map(|a| a.admitted).collect();
+        assert_eq!(admitted.iter().filter(|a| **a).count(), 10);
+        assert!(admitted[..10].iter().all(|a| *a));
+        assert!(config.method.check_memory(&head, 10).is_ok());
+        let refused = config.method.check_memory(&head, 11).unwrap_err().to_string();
+        assert!(refused.contains("max_samples") && refused.contains("bytes"), "{refused}");
+        let small = Config::resolve(None, Some("dota"), None, &[("max_bytes", "1000")]).unwrap();
+        let refused = small.method.build(&head.clone().into()).err().unwrap().to_string();
+        assert!(refused.contains("need") && refused.contains("at most 1000"), "{refused}");
+        assert!(Config::named("tda").unwrap().method.check_memory(&head, u64::MAX).is_ok());
     }
 }
 

@@ -124,6 +124,58 @@ const TABLE: &[(&str, &[Knob])] = &[
             knob("neighbours", Whole(1.0, 10.0)),
         ],
     ),
+    (
+        "pta",
+        &[
+            knob("alpha", Log(0.001, 0.5)),
+            knob("temperature", Log(2.0, 200.0)),
+            knob("threshold", Log(0.02, 0.8)),
+            knob("feedback", Choice(&["true", "false"])),
+        ],
+    ),
+    (
+        "dota",
+        &[
+            knob("sigma", Log(0.0002, 0.02)),
+            knob("epsilon", Log(1e-5, 1e-2)),
+            knob("eta", Log(0.05, 3.0)),
+            knob("rho", Log(0.001, 0.1)),
+        ],
+    ),
+    (
+        "adapt",
+        &[
+            knob("capacity", Whole(4.0, 64.0)),
+            knob("alpha", Linear(0.5, 1.0)),
+            knob("scale", Log(5.0, 200.0)),
+            knob("stale_vote", Choice(&["true", "false"])),
+        ],
+    ),
+    (
+        "adapt-transductive",
+        &[
+            knob("capacity", Whole(2.0, 32.0)),
+            knob("alpha", Linear(0.5, 1.0)),
+            knob("scale", Log(5.0, 200.0)),
+        ],
+    ),
+    (
+        "oga",
+        &[
+            knob("capacity", Whole(2.0, 32.0)),
+            knob("tau", Log(0.005, 0.5)),
+            knob("by_capacity", Choice(&["true", "false"])),
+        ],
+    ),
+    (
+        "ecalp",
+        &[
+            knob("neighbours", Whole(3.0, 24.0)),
+            knob("texts", Whole(1.0, 8.0)),
+            knob("gamma", Whole(2.0, 20.0)),
+            knob("carry", Log(1.0, 30.0)),
+        ],
+    ),
     ("prior-only", &[knob("gamma", Log(0.02, 30.0))]),
     (
         "temperature-only",

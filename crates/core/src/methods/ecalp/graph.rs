@@ -1,0 +1,381 @@
+//! The graph of ECALP: who links to whom, and labels that spread along the links.
+
+use crate::kernels::vectorised;
+use crate::{Error, Result, State};
+
+/// Up to this many classes a row of labels is dense; beyond, only its classes are kept.
+pub(crate) const DENSE: usize = 64;
+
+/// What is added to √D.
+const SMALL: f32 = 1e-6;
+
+/// The links from each image to the images it is most similar to, most similar first, the older first among equals.
+#[derive(Clone, Debug)]
+pub(crate) struct Links {
+    most: usize,
+    nodes: usize,
+    /// `most` places per image, the first `min(most, nodes)` of them taken.
+    to: Vec<u32>,
+    similar: Vec<f32>,
+    weight: Vec<f32>,
+}
+
+/// The last link of an image before the twin took its place.
+pub(crate) type Undo = Vec<(u32, u32, f32, f32)>;
+
+impl Links {
+    pub(crate) fn new(most: usize) -> Self {
+        Self { most, nodes: 0, to: Vec::new(), similar: Vec::new(), weight: Vec::new() }
+    }
+
+    fn each(&self) -> usize {
+        self.most.min(self.nodes)
+    }
+
+    /// The links of an image: to whom, and how much they weigh.
+    fn of(&self, node: usize) -> impl Iterator<Item = (u32, f32)> + '_ {
+        let at = node * self.most..node * self.most + self.each();
+        self.to[at.clone()].iter().copied().zip(self.weight[at].iter().copied())
+    }
+
+    /// Puts a link into a list of `held` links; what no longer fits is dropped.
+    fn insert(&mut self, node: usize, held: usize, to: u32, similar: f32, weight: f32) {
+        let start = node * self.most;
+        if held == self.most && similar <= self.similar[start + held - 1] {
+            return;
+        }
+        let place = self.similar[start..start + held].partition_point(|&s| s >= similar);
+        let end = (held + 1).min(self.most);
+        for (list, value) in [(&mut self.similar, similar), (&mut self.weight, weight)] {
+            list[start + place..start + end].rotate_right(1);
+            list[start + place] = value;
+        }
+        self.to[start + place..start + end].rotate_right(1);
+        self.to[start + place] = to;
+    }
+
+    /// Adds an image, by its similarity with all images before it and, last, with itself.
+    pub(crate) fn join(&mut self, similar: &[f32], weight: &[f32]) {
+        let (new, held) = (self.nodes, self.each());
+        for node in 0..new {
+            self.insert(node, held, new as u32, similar[node], weight[node]);
+        }
+        self.nodes += 1;
+        self.grow();
+        for other in 0..=new {
+            let held = other.min(self.most);
+            self.insert(new, held, other as u32, similar[other], weight[other]);
+        }
+    }
+
+    /// Adds a second copy of the newest image.
+    pub(crate) fn join_twin(&mut self, similar: &[f32], weight: &[f32]) -> Undo {
+        let (twin, held) = (self.nodes, self.each());
+        let last = held.min(self.most) - 1;
+        let mut undo = Vec::new();
+        for node in 0..twin {
+            let at = node * self.most + last;
+            if held < self.most || similar[node] > self.similar[at] {
+                undo.push((node as u32, self.to[at], self.similar[at], self.weight[at]));
+                self.insert(node, held, twin as u32, similar[node], weight[node]);
+            }
+        }
+        self.nodes += 1;
+        self.grow();
+        // The twin is as similar to all as the newest image is, and its links are the same.
+        let (from, to) = ((twin - 1) * self.most, twin * self.most);
+        self.to.copy_within(from..from + self.most, to);
+        self.similar.copy_within(from..from + self.most, to);
+        self.weight.copy_within(from..from + self.most, to);
+        undo
+    }
+
+    /// Takes the twin out again.
+    pub(crate) fn leave_twin(&mut self, undo: Undo) {
+        self.nodes -= 1;
+        let (twin, held) = (self.nodes as u32, self.each());
+        self.to.truncate(self.nodes * self.most);
+        self.similar.truncate(self.nodes * self.most);
+        self.weight.truncate(self.nodes * self.most);
+        for (node, to, similar, weight) in undo {
+            let start = node as usize * self.most;
+            let all = self.most.min(held + 1);
+            let place = self.to[start..start + all].iter().position(|&t| t == twin).unwrap_or(all - 1);
+            self.to[start + place..start + all].rotate_left(1);
+            self.similar[start + place..start + all].rotate_left(1);
+            self.weight[start + place..start + all].rotate_left(1);
+            let last = start + held - 1;
+            (self.to[last], self.similar[last], self.weight[last]) = (to, similar, weight);
+        }
+    }
+
+    fn grow(&mut self) {
+        self.to.resize(self.nodes * self.most, 0);
+        self.similar.resize(self.nodes * self.most, 0.0);
+        self.weight.resize(self.nodes * self.most, 0.0);
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        12 * self.to.len()
+    }
+
+    pub(crate) fn save(&self, state: &mut State) {
+        let each = self.each();
+        let taken = |values: &[f32]| -> Vec<f32> {
+            values.chunks(self.most).flat_map(|links| &links[..each]).copied().collect()
+        };
+        let to: Vec<u32> = self.to.chunks(self.most).flat_map(|links| &links[..each]).copied().collect();
+        state.put("links.to", &to);
+        state.put("links.similarity", &taken(&self.similar));
+        state.put("links.weight", &taken(&self.weight));
+    }
+
+    pub(crate) fn loaded(&self, state: &State, nodes: usize) -> Result<Self> {
+        let mut links = Self { nodes, ..Self::new(self.most) };
+        links.grow();
+        let each = links.each();
+        let to = state.get_n::<u32>("links.to", nodes * each)?;
+        let similar = state.within::<f32>("links.similarity", nodes * each, -1.01..=1.01)?;
+        let weight = state.within::<f32>("links.weight", nodes * each, 0.0..=1e30)?;
+        if to.iter().any(|&t| t as usize >= nodes) {
+            return Err(Error::state("links.to: image out of range"));
+        }
+        for node in 0..nodes {
+            let (from, into) = (node * each..(node + 1) * each, node * links.most..node * links.most + each);
+            links.to[into.clone()].copy_from_slice(&to[from.clone()]);
+            links.similar[into.clone()].copy_from_slice(&similar[from.clone()]);
+            links.weight[into].copy_from_slice(&weight[from]);
+        }
+        if links.similar.chunks(links.most).any(|list| !list[..each].is_sorted_by(|a, b| a >= b)) {
+            return Err(Error::state("links.similarity: out of order"));
+        }
+        Ok(links)
+    }
+}
+
+/// Labels that spread over a graph.
+pub(crate) struct Spread<'a> {
+    pub links: &'a Links,
+    /// Links to texts, `texts_each` per image.
+    pub texts: &'a [(u32, f32)],
+    pub texts_each: usize,
+    pub classes: usize,
+    pub rounds: usize,
+}
+
+/// Links both ways, and what they are divided by.
+struct Ways {
+    /// The links of image u are at `first[u]..first[u + 1]`.
+    first: Vec<u32>,
+    to: Vec<u32>,
+    weight: Vec<f32>,
+    /// 1 / (√D + small) of images and of texts.
+    images: Vec<f32>,
+    texts: Vec<f32>,
+}
+
+impl Spread<'_> {
+    /// Y of the newest node after all rounds, and the best class of every image with its value. The last nodes carry
+    /// nothing yet.
+    pub(crate) fn run(&self, carried: &[(u32, f32)]) -> (Vec<f32>, Vec<(u32, f32)>) {
+        let ways = self.ways();
+        if self.classes <= DENSE { self.dense(&ways, carried) } else { self.sparse(&ways, carried) }
+    }
+
+    fn texts_of(&self, node: usize) -> &[(u32, f32)] {
+        &self.texts[node * self.texts_each..][..self.texts_each]
+    }
+
+    fn ways(&self) -> Ways {
+        let n = self.links.nodes;
+        let mut first = vec![0u32; n + 2];
+        for node in 0..n {
+            for (to, _) in self.links.of(node) {
+                first[node + 2] += 1;
+                first[to as usize + 2] += 1;
+            }
+        }
+        (2..n + 2).for_each(|i| first[i] += first[i - 1]);
+        let total = first[n + 1] as usize;
+        let (mut to, mut weight) = (vec![0u32; total], vec![0.0f32; total]);
+        let mut sums = vec![0.0f32; n];
+        let mut put = |from: usize, into: u32, w: f32| {
+            let at = first[from + 1] as usize;
+            (to[at], weight[at]) = (into, w);
+            first[from + 1] += 1;
+            sums[from] += w;
+        };
+        for node in 0..n {
+            for (other, w) in self.links.of(node) {
+                put(node, other, w);
+                put(other as usize, node as u32, w);
+            }
+        }
+        let mut texts = vec![0.0f32; self.classes];
+        for (node, sum) in sums.iter_mut().enumerate() {
+            for &(class, w) in self.texts_of(node) {
+                *sum += w;
+                texts[class as usize] += w;
+            }
+        }
+        let divisor = |sum: f32| 1.0 / (sum.sqrt() + SMALL);
+        first.truncate(n + 1);
+        Ways {
+            first,
+            to,
+            weight,
+            images: sums.into_iter().map(divisor).collect(),
+            texts: texts.into_iter().map(divisor).collect(),
+        }
+    }
+
+    /// Rows of all classes.
+    fn dense(&self, ways: &Ways, carried: &[(u32, f32)]) -> (Vec<f32>, Vec<(u32, f32)>) {
+        let (n, width) = (self.links.nodes, self.classes.next_multiple_of(8));
+        // Rows are kept divided by √D already.
+        let mut rows = vec![0.0f32; n * width];
+        for (node, &(class, value)) in carried.iter().enumerate() {
+            rows[node * width + class as usize] = value * ways.images[node];
+        }
+        let mut next = vec![0.0f32; n * width];
+        for round in 0..self.rounds {
+            let last = round + 1 == self.rounds;
+            vectorised(
+                #[inline(always)]
+                || {
+                    for (node, own) in next.chunks_exact_mut(width).enumerate() {
+                        own.fill(0.0);
+                        for &(class, w) in self.texts_of(node) {
+                            own[class as usize] += w * ways.texts[class as usize];
+                        }
+                        for at in ways.first[node] as usize..ways.first[node + 1] as usize {
+                            let (w, from) = (ways.weight[at], ways.to[at] as usize * width);
+                            own.iter_mut().zip(&rows[from..from + width]).for_each(|(o, y)| *o += w * y);
+                        }
+                        let divisor = ways.images[node];
+                        let scale = if last { divisor } else { divisor * divisor };
+                        own.iter_mut().for_each(|o| *o *= scale);
+                    }
+                },
+            );
+            std::mem::swap(&mut rows, &mut next);
+        }
+        let best = |row: &[f32]| best(row[..self.classes].iter().copied().zip(0..).map(|(v, c)| (c, v)));
+        let answer = rows[(n - 1) * width..][..self.classes].to_vec();
+        (answer, rows.chunks(width).map(best).collect())
+    }
+
+    /// Rows of the classes that occur.
+    fn sparse(&self, ways: &Ways, carried: &[(u32, f32)]) -> (Vec<f32>, Vec<(u32, f32)>) {
+        let n = self.links.nodes;
+        let mut rows: Vec<(u32, f32)> =
+            carried.iter().zip(&ways.images).map(|(&(class, value), d)| (class, value * d)).collect();
+        let mut ends: Vec<u32> = (0..n).map(|node| (node + 1).min(carried.len()) as u32).collect();
+        let mut sums = vec![0.0f32; self.classes];
+        let mut met = vec![u32::MAX; self.classes];
+        let mut found = Vec::with_capacity(n);
+        let mut answer = vec![0.0; self.classes];
+        for round in 0..self.rounds {
+            let last = round + 1 == self.rounds;
+            let (mut next, mut next_ends) = (Vec::with_capacity(rows.len() * 4), Vec::with_capacity(n));
+            met.fill(u32::MAX);
+            let mut touched: Vec<u32> = Vec::with_capacity(self.classes);
+            for node in 0..n {
+                touched.clear();
+                let mut add = |class: u32, value: f32| {
+                    let c = class as usize;
+                    if met[c] == node as u32 {
+                        sums[c] += value;
+                    } else {
+                        met[c] = node as u32;
+                        sums[c] = value;
+                        touched.push(class);
+                    }
+                };
+                for &(class, w) in self.texts_of(node) {
+                    add(class, w * ways.texts[class as usize]);
+                }
+                for at in ways.first[node] as usize..ways.first[node + 1] as usize {
+                    let (w, from) = (ways.weight[at], ways.to[at] as usize);
+                    let start = if from == 0 { 0 } else { ends[from - 1] as usize };
+                    rows[start..ends[from] as usize].iter().for_each(|&(class, y)| add(class, w * y));
+                }
+                let divisor = ways.images[node];
+                if last {
+                    found.push(best(touched.iter().map(|&c| (c, sums[c as usize] * divisor))));
+                    if node + 1 == n {
+                        touched.iter().for_each(|&c| answer[c as usize] = sums[c as usize] * divisor);
+                    }
+                } else {
+                    let scale = divisor * divisor;
+                    next.extend(touched.iter().map(|&c| (c, sums[c as usize] * scale)));
+                    next_ends.push(next.len() as u32);
+                }
+            }
+            (rows, ends) = (next, next_ends);
+        }
+        (answer, found)
+    }
+}
+
+/// The class of the largest value, the first among equals.
+fn best(row: impl Iterator<Item = (u32, f32)>) -> (u32, f32) {
+    row.reduce(|best, one| {
+        let better = one.1 > best.1 || (one.1 == best.1 && one.0 < best.0);
+        if better { one } else { best }
+    })
+    .unwrap_or((0, 0.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grown() -> (Links, Vec<(u32, f32)>) {
+        let mut links = Links::new(3);
+        let similar = |u: usize, v: usize| ((u * 7 + v * 13) % 11) as f32 / 11.0;
+        for new in 0..9 {
+            let row: Vec<f32> = (0..=new).map(|u| similar(u, new)).collect();
+            links.join(&row, &row);
+        }
+        let texts = (0..9).flat_map(|node| [(node % 4, 0.5), (4 + node % 3, 0.25)]).collect();
+        (links, texts)
+    }
+
+    #[test]
+    fn a_twin_leaves_no_trace() {
+        for size in 1..9 {
+            let mut links = Links::new(3);
+            let row =
+                |new: usize| (0..=new).map(|u| ((u * 5 + new * 3) % 7) as f32 / 7.0).collect::<Vec<f32>>();
+            (0..size).for_each(|new| links.join(&row(new), &row(new)));
+            let before = format!("{:?}", links.of(0).chain(links.of(size - 1)).collect::<Vec<_>>());
+            let saved = |links: &Links| {
+                let mut state = State::default();
+                links.save(&mut state);
+                state
+            };
+            let state = saved(&links);
+            let undo = links.join_twin(&row(size - 1), &row(size - 1));
+            assert_eq!(links.nodes, size + 1);
+            links.leave_twin(undo);
+            assert_eq!(saved(&links), state, "{size}");
+            assert_eq!(format!("{:?}", links.of(0).chain(links.of(size - 1)).collect::<Vec<_>>()), before);
+        }
+    }
+
+    #[test]
+    fn rows_of_all_classes_and_of_some_spread_alike() {
+        let (links, texts) = grown();
+        let spread = Spread { links: &links, texts: &texts, texts_each: 2, classes: 7, rounds: 3 };
+        let carried: Vec<(u32, f32)> = (0..8).map(|node| (node % 7, 0.1 * node as f32)).collect();
+        let ways = spread.ways();
+        let (a, b) = (spread.dense(&ways, &carried), spread.sparse(&ways, &carried));
+        for (a, b) in a.0.iter().zip(&b.0) {
+            assert!((a - b).abs() < 1e-6, "{a} {b}");
+        }
+        for (a, b) in a.1.iter().zip(&b.1) {
+            assert!(a.0 == b.0 && (a.1 - b.1).abs() < 1e-6, "{a:?} {b:?}");
+        }
+    }
+}
