@@ -32,13 +32,16 @@ impl FromStr for Anchors {
     }
 }
 
-/// Reads a head and folds further anchors into it.
-pub fn load_head(path: &Path, anchors: &[Anchors]) -> anyhow::Result<Head> {
+/// Reads a head and folds further anchors into it, or keeps them apart with some sharpness.
+pub fn load_head(path: &Path, anchors: &[Anchors], apart: Option<f32>) -> anyhow::Result<Head> {
     let mut head = read_head(path)?;
     let vectors = anchors.iter().map(|a| a.read(&head)).collect::<anyhow::Result<Vec<_>>>()?;
     let all: Vec<Anchor<'_>> = vectors.iter().zip(anchors).flat_map(|(v, a)| v.anchors(a.weight)).collect();
     if !all.is_empty() {
-        head = head.with_anchors(1.0, &all)?;
+        head = match apart {
+            Some(sharpness) => head.with_anchors_apart(1.0, &all, sharpness)?,
+            None => head.with_anchors(1.0, &all)?,
+        };
     }
     Ok(head)
 }

@@ -43,6 +43,11 @@ pub struct Args {
     #[arg(long, value_name = "FILE[:WEIGHT]", help_heading = "Input")]
     anchors: Vec<Anchors>,
 
+    /// Keep the anchors apart instead of folding them into a mean: a class scores the soft maximum over its anchors.
+    /// T near 0 is the mean of their scores, a large T their maximum; 1 adds up probabilities
+    #[arg(long, value_name = "T", requires = "anchors", help_heading = "Input")]
+    anchors_apart: Option<f32>,
+
     /// Logit scale instead of the head's own. A state belongs to the head with this scale
     #[arg(long, value_name = "S", help_heading = "Input")]
     logit_scale: Option<f32>,
@@ -154,7 +159,7 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     let piped = args.features == Path::new("-");
     args.check(piped)?;
     let interrupt = Interrupt::listen()?;
-    let mut head = anchors::load_head(&args.head, &args.anchors)?;
+    let mut head = anchors::load_head(&args.head, &args.anchors, args.anchors_apart)?;
     if let Some(scale) = args.logit_scale {
         head = head.with_logit_scale(scale)?;
     }

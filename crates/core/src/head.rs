@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::RangeInclusive;
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use sha2::{Digest, Sha256};
 use ultta_formats::numbers::{self, Number};
@@ -12,6 +12,7 @@ use ultta_formats::tensors::{self, NewTensor};
 use ultta_formats::{Tensors, map_file, write_atomically};
 
 use crate::features::unit_rows;
+use crate::mixture::{Mixture, check_sharpness};
 use crate::{Error, Features, Result, Scores, kernels};
 
 /// In a long list a few names may occur twice (ImageNet has two cranes, the bird and the machine): up to this
@@ -38,6 +39,8 @@ pub struct Head {
     dim: usize,
     logit_scale: f32,
     metadata: BTreeMap<String, String>,
+    /// Several anchors per class, where they are kept apart.
+    mixture: Option<Arc<Mixture>>,
     /// Computed when it is first asked for.
     digest: OnceLock<String>,
 }
@@ -96,7 +99,15 @@ impl Head {
             });
         }
         let prototypes = unit_rows("prototypes", Cow::Owned(prototypes), dim, false)?.into_owned();
-        Ok(Self { prototypes, classes, dim, logit_scale, metadata: BTreeMap::new(), digest: OnceLock::new() })
+        Ok(Self {
+            prototypes,
+            classes,
+            dim,
+            logit_scale,
+            metadata: BTreeMap::new(),
+            mixture: None,
+            digest: OnceLock::new(),
+        })
     }
 
     /// A head whose classes have several anchors each (prompt ensembles, exemplar images): the weighted mean of
@@ -112,6 +123,36 @@ impl Head {
         Self::new(prototypes, dim, classes, logit_scale)
     }
 
+    /// As [`from_anchors`](Self::from_anchors), with the anchors kept apart: a class scores the soft maximum over its
+    /// anchors. A sharpness towards 0 is the mean of their scores, a large one their maximum; 1 adds up probabilities.
+    pub fn from_anchors_apart<S: Into<String>>(
+        anchors: &[Anchor<'_>],
+        dim: usize,
+        classes: impl IntoIterator<Item = S>,
+        logit_scale: f32,
+        sharpness: f32,
+    ) -> Result<Self> {
+        let mut head = Self::from_anchors(anchors, dim, classes, logit_scale)?;
+        head.mixture = Some(Arc::new(Mixture::new(anchors, dim, head.n_classes(), sharpness)?));
+        Ok(head)
+    }
+
+    /// As [`with_anchors`](Self::with_anchors), with the present prototypes and the anchors kept apart.
+    pub fn with_anchors_apart(&self, own: f32, anchors: &[Anchor<'_>], sharpness: f32) -> Result<Self> {
+        let mut head = self.with_anchors(own, anchors)?;
+        let mut all: Vec<Anchor<'_>> = (0..self.n_classes())
+            .map(|class| Anchor { class, vector: self.prototype(class), weight: own })
+            .collect();
+        all.extend_from_slice(anchors);
+        head.mixture = Some(Arc::new(Mixture::new(&all, self.dim, self.n_classes(), sharpness)?));
+        Ok(head)
+    }
+
+    /// How many anchors are kept apart; `None` where each class has one.
+    pub fn anchors_apart(&self) -> Option<usize> {
+        self.mixture.as_ref().map(|mixture| mixture.weights.len())
+    }
+
     /// This head with further anchors mixed in; the present prototypes count with weight `own`.
     pub fn with_anchors(&self, own: f32, anchors: &[Anchor<'_>]) -> Result<Self> {
         let mut all: Vec<Anchor<'_>> = (0..self.n_classes())
@@ -120,6 +161,7 @@ impl Head {
         all.extend_from_slice(anchors);
         let mut head = self.clone();
         head.prototypes = fold_anchors(&all, self.dim, &self.classes)?;
+        head.mixture = None;
         head.digest = OnceLock::new();
         Ok(head)
     }
@@ -180,7 +222,7 @@ impl Head {
         self
     }
 
-    /// The frozen model's scores, `logit_scale · ⟨z, μ_c⟩`.
+    /// The frozen model's scores, `logit_scale · ⟨z, μ_c⟩`, or the soft maximum over anchors that are kept apart.
     pub fn zero_shot(&self, features: &Features<'_>) -> Result<Scores> {
         if features.dim() != self.dim {
             return Err(Error::Shape { what: "feature dimension", expected: self.dim, got: features.dim() });
@@ -191,7 +233,16 @@ impl Head {
     /// [`zero_shot`](Self::zero_shot) of features whose dimension was checked.
     pub(crate) fn scores(&self, features: &Features<'_>) -> Scores {
         let mut scores = Scores::zeros(features.rows(), self.n_classes());
-        kernels::products(features.data(), &self.prototypes, self.dim, self.logit_scale, scores.data_mut());
+        match &self.mixture {
+            Some(mixture) => mixture.scores(features.data(), self.dim, self.logit_scale, &mut scores),
+            None => kernels::products(
+                features.data(),
+                &self.prototypes,
+                self.dim,
+                self.logit_scale,
+                scores.data_mut(),
+            ),
+        }
         scores
     }
 
@@ -211,6 +262,11 @@ impl Head {
         }
         for value in &self.prototypes {
             hash.update(value.to_le_bytes());
+        }
+        if let Some(mixture) = &self.mixture {
+            hash.update(mixture.sharpness.to_le_bytes());
+            mixture.first.iter().for_each(|&first| hash.update((first as u64).to_le_bytes()));
+            mixture.anchors.iter().chain(&mixture.weights).for_each(|v| hash.update(v.to_le_bytes()));
         }
         hash.finalize().iter().map(|b| format!("{b:02x}")).collect()
     }
@@ -235,7 +291,7 @@ impl Head {
         let prototypes = numbers::floats(&bytes[entry.bytes.clone()], entry.dtype).ok_or_else(|| {
             bad(format!("`prototypes`: expected {}, got {:?}", numbers::FLOATS, entry.dtype))
         })?;
-        let mut metadata = found.metadata;
+        let mut metadata = found.metadata.clone();
         let names = metadata
             .remove("classes")
             .ok_or_else(|| bad("no `classes` in the metadata; expected a JSON list of names".into()))?;
@@ -251,7 +307,11 @@ impl Head {
             .trim()
             .parse()
             .map_err(|_| bad(format!("`logit_scale` in the metadata: expected a number, got {scale:?}")))?;
+        let sharpness = metadata.remove("anchor_sharpness");
         let mut head = Self::new(prototypes, dim, classes, scale)?;
+        if let Some(sharpness) = sharpness {
+            head.mixture = Some(Arc::new(read_mixture(&found, bytes, &head, &sharpness)?));
+        }
         head.metadata = metadata;
         Ok(head)
     }
@@ -265,13 +325,58 @@ impl Head {
         metadata.insert("logit_scale".into(), self.logit_scale.to_string());
         let shape = vec![self.n_classes(), self.dim];
         let prototypes = NewTensor { name: "prototypes", dtype: f32::DTYPE, shape, bytes: &data };
-        Ok(tensors::to_bytes(vec![prototypes], &metadata))
+        let Some(mixture) = &self.mixture else { return Ok(tensors::to_bytes(vec![prototypes], &metadata)) };
+        metadata.insert("anchor_sharpness".into(), mixture.sharpness.to_string());
+        let n = mixture.weights.len();
+        let classes: Vec<f32> =
+            mixture.first.windows(2).enumerate().flat_map(|(c, w)| vec![c as f32; w[1] - w[0]]).collect();
+        let (anchors, weights) = (f32::encode(&mixture.anchors), f32::encode(&mixture.weights));
+        let classes = f32::encode(&classes);
+        let extra = |name, shape, bytes| NewTensor { name, dtype: f32::DTYPE, shape, bytes };
+        let all = vec![
+            prototypes,
+            extra("anchors", vec![n, self.dim], &anchors),
+            extra("anchor_classes", vec![n], &classes),
+            extra("anchor_weights", vec![n], &weights),
+        ];
+        Ok(tensors::to_bytes(all, &metadata))
     }
 
     /// Writes a head file, atomically.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         Ok(write_atomically(path.as_ref(), &self.to_bytes()?)?)
     }
+}
+
+/// Anchors kept apart, from a head file.
+fn read_mixture(found: &Tensors, bytes: &[u8], head: &Head, sharpness: &str) -> Result<Mixture> {
+    let bad = |reason: String| Error::format("head", reason);
+    let floats = |name: &str| -> Result<Vec<f32>> {
+        let entry = found.need(name).map_err(|e| e.at("head"))?;
+        numbers::floats(&bytes[entry.bytes.clone()], entry.dtype)
+            .ok_or_else(|| bad(format!("`{name}`: expected {}, got {:?}", numbers::FLOATS, entry.dtype)))
+    };
+    let (vectors, classes, weights) =
+        (floats("anchors")?, floats("anchor_classes")?, floats("anchor_weights")?);
+    let n = classes.len();
+    if weights.len() != n || vectors.len() != n * head.dim() {
+        let expected = n * head.dim();
+        return Err(Error::Shape { what: "values in the anchors", expected, got: vectors.len() });
+    }
+    let ordered = classes.is_sorted() && (0..head.n_classes()).all(|c| classes.contains(&(c as f32)));
+    if !ordered || classes.last().is_some_and(|&last| last as usize >= head.n_classes()) {
+        return Err(bad("`anchor_classes`: expected every class, one after another".into()));
+    }
+    if weights.iter().any(|w| !(*w > 0.0 && *w <= 1.001)) {
+        return Err(bad("`anchor_weights`: expected shares that sum to 1 within a class".into()));
+    }
+    let sharpness = sharpness.trim().parse();
+    let sharpness =
+        sharpness.map_err(|_| bad("`anchor_sharpness` in the metadata: expected a number".into()))?;
+    check_sharpness(sharpness)?;
+    let anchors = unit_rows("anchors", Cow::Owned(vectors), head.dim(), false)?.into_owned();
+    let first = (0..=head.n_classes()).map(|c| classes.partition_point(|&own| own < c as f32)).collect();
+    Ok(Mixture { anchors, first, weights, sharpness })
 }
 
 /// What is wrong with a logit scale, if anything is.
