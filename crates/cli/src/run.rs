@@ -179,6 +179,8 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         pipe::answer_lines(&mut run, args.normalize, &interrupt)
     } else {
         let stream = Stream::open(&args, run.session.head())?;
+        let rows = run.session.next_id() + stream.indices.len() as u64;
+        run.session.config().method.check_memory(run.session.head(), rows)?;
         run.open_sink(args.out.as_deref())?;
         stream.answer(&mut run, &args, &interrupt)
     };
