@@ -32,6 +32,9 @@ use crate::config::in_range;
 use crate::linear::add_squares;
 use crate::{Error, Head, Result, Scores, State};
 
+/// Rows that may wait to enter or leave the second moments of the bank.
+const MOST_WAITING: usize = 64;
+
 /// Settings of ADAPT, online.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -231,7 +234,18 @@ impl Bank {
             self.left.extend(worst.unwrap_or_default());
         }
         self.entered.extend(z.iter().map(|&v| v as f64));
+        if self.entered.len() >= MOST_WAITING * self.dim {
+            self.settle();
+        }
         true
+    }
+
+    /// The rows that wait enter the second moments, or leave them.
+    fn settle(&mut self) {
+        add_squares(&mut self.second, &self.entered, self.dim, 1.0);
+        add_squares(&mut self.second, &self.left, self.dim, -1.0);
+        self.entered.clear();
+        self.left.clear();
     }
 
     /// Adds Σ q_i z_i of a class to `sum`; returns Σ q_i.
@@ -258,10 +272,7 @@ impl Bank {
     /// is Σ z zᵀ + Σ_k m_k (δ_k δ_kᵀ − z̄_k z̄_kᵀ) − n x̄ x̄ᵀ: no pass over the samples for it.
     pub(super) fn precision(&mut self, means: &[f64]) -> Precision {
         let (dim, n) = (self.dim, self.len());
-        add_squares(&mut self.second, &self.entered, dim, 1.0);
-        add_squares(&mut self.second, &self.left, dim, -1.0);
-        self.entered.clear();
-        self.left.clear();
+        self.settle();
         let (mut own, mut apart, mut all) = (Vec::new(), Vec::new(), vec![0.0; dim]);
         for (class, mu) in means.chunks(dim).enumerate() {
             let m = self.cache.slots(class).len();
@@ -310,7 +321,8 @@ impl Bank {
     }
 
     fn bytes(&self) -> usize {
-        let waiting = self.entered.len() + self.left.len();
+        // Room for the rows that wait, whether they are there or not.
+        let waiting = (self.entered.len() + self.left.len()).max(2 * MOST_WAITING * self.dim);
         self.cache.bytes() + self.probs.len() * 4 + (self.second.len() + waiting) * 8
     }
 }

@@ -125,7 +125,9 @@ impl DotaConfig {
 fn bytes(classes: usize, dim: usize, _samples: u64) -> u64 {
     let (classes, dim) = (classes as u64, dim as u64);
     let triangle = dim * (dim + 1) / 2;
-    4 * classes * triangle + 8 * (triangle + dim * dim) + 16 * classes * (dim + 1)
+    4 * (classes * triangle + MOST_PENDING as u64 * (dim + 1))
+        + 8 * (triangle + dim * dim)
+        + 16 * classes * (dim + 1)
 }
 
 /// The method's card.
@@ -357,12 +359,14 @@ impl Adapter for Dota {
         let dim = self.head.dim();
         let (movement_max, movement_mean) = math::movement(&self.means, self.head.prototypes(), dim);
         let triangles = self.sums.iter().flatten().count() * triangle::len(dim);
+        // Room for the rows that wait, whether they are there or not.
+        let waiting = self.pending_class.len().max(MOST_PENDING) * (dim + 1);
         let doubles = 2 * self.means.len() + 3 * self.counts.len() + self.pooled.len() + dim * dim;
         Vitals {
             movement_max,
             movement_mean,
             evidence_weight: self.weight(1),
-            state_bytes: 4 * (triangles + self.pending.len() + self.pending_class.len()) + 8 * doubles,
+            state_bytes: 4 * (triangles + waiting) + 8 * doubles,
             ..Default::default()
         }
     }
