@@ -176,6 +176,7 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         hung_up: false,
         progress: ProgressBar::hidden(),
         interrupt: &interrupt,
+        clock: 0.0,
     };
     let begun = Instant::now();
     let answered = match &args.watch {
@@ -229,6 +230,8 @@ struct Classify<'a> {
     guard: GuardWatch,
     progress: ProgressBar,
     interrupt: &'a Interrupt,
+    /// The latest time at which pictures arrived, in seconds since 1970.
+    clock: f64,
 }
 
 impl Classify<'_> {
@@ -267,7 +270,16 @@ impl Classify<'_> {
 
     fn block(&mut self, block: &Block<'_>) -> anyhow::Result<()> {
         let views = self.views(block)?;
+        // Pictures arrive when their features are there: updates by time (`update.seconds`) go by this clock.
+        let times = self.session.config().method.uses_times().then(|| {
+            let now =
+                SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64());
+            // A clock that is set back does not turn time back.
+            self.clock = self.clock.max(now);
+            vec![self.clock; block.features.rows()]
+        });
         let input = Input {
+            times: times.as_deref(),
             views: views.as_ref().map(|(views, _)| views),
             view_counts: views.as_ref().map(|(_, counts)| counts.as_slice()),
             keep_scores: self.extent.needs_scores(),

@@ -283,11 +283,26 @@ impl Demo {
             header,
             rows: rows.collect(),
         };
+        let whole = (0, self.tracks[0].answers.len());
+        let (frozen, adapted) =
+            (self.tracks[0].metrics(whole), self.tracks[METHODS.len() - 1].metrics(whole));
+        let change = |after: f64, before: f64| format!("{:+.1}", 100.0 * (after - before));
+        let from_to = |what: &str, before: f64, after: f64| {
+            format!(
+                "points of {what} over the whole stream: {:.1} % to {:.1} %",
+                100.0 * before,
+                100.0 * after
+            )
+        };
         let mut page = Page::new("ultta demo")
             .lead(
                 "A frozen zero-shot classifier meets a stream that changes under its hands. Each answer is given \
                  before the sample teaches; nobody tells the labels.",
             )
+            .headline(&[
+                (change(adapted.top1, frozen.top1), from_to("top-1", frozen.top1, adapted.top1)),
+                (change(adapted.ece, frozen.ece), from_to("calibration error", frozen.ece, adapted.ece)),
+            ])
             .note(&format!(
                 "The data are simulated: {}. They show how the methods behave, not how well they do on real images.",
                 self.what()
@@ -333,7 +348,7 @@ impl Demo {
     fn gains(&self) -> String {
         let rows = self.rows();
         let names = rows.iter().map(|r| r.0.to_string()).collect();
-        let mut bars = Bars::new("Gain over zero-shot", "points of top-1", names);
+        let mut bars = Bars::new("Gain over zero-shot", "points of top-1", names).signed(1);
         for (track, colour) in self.tracks.iter().zip(COLOURS).skip(1) {
             let gain = |span| 100.0 * (track.metrics(span).top1 - self.tracks[0].metrics(span).top1);
             bars = bars.group(track.name, rows.iter().map(|r| gain(r.1)).collect(), vec![], colour);
@@ -360,7 +375,7 @@ impl Track {
     /// Top-1 and ECE in per cent.
     fn metrics_text(&self, span: (usize, usize)) -> String {
         let m = self.metrics(span);
-        format!("{:.1} / {:4.1}", 100.0 * m.top1, 100.0 * m.ece)
+        format!("{:.1} / {:.1}", 100.0 * m.top1, 100.0 * m.ece)
     }
 
     /// A metric over the last answers, every block; a window does not reach back into another phase.
@@ -404,6 +419,7 @@ impl Track {
                 confidence: prob / n,
                 accuracy: right / n,
                 share: n / total,
+                n: n as usize,
             })
             .collect()
     }

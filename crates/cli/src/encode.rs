@@ -1,26 +1,20 @@
 //! `ultta encode`: pictures to features files.
 
 use std::collections::BTreeSet;
-use std::io::Write as _;
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Instant;
 
-use indicatif::ProgressBar;
-use ultta::Head;
 use ultta_encode::dataset::Dataset;
-use ultta_encode::pipeline::{self, Options};
 use ultta_encode::prompts::Templates;
 use ultta_encode::source::{self, Item};
-use ultta_encode::store::{self, Provenance, Store, Written, push_block};
+use ultta_encode::store;
 use ultta_encode::{Encoder, prompts};
 use ultta_formats::shown;
 
 use crate::encoder::{EncoderArgs, build_head};
+use crate::encoding::Encoding;
 use crate::failure::usage;
 use crate::interrupt::Interrupt;
-use crate::run::progress_bar;
 
 /// Encode pictures into features files
 #[derive(clap::Args, Debug)]
@@ -57,6 +51,15 @@ pub struct Args {
     /// Rows of a file at most; larger sets become several files
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Output")]
     shard_rows: u32,
+
+    /// Weak views of each picture that are encoded, too, and written beside its features: `run` and `eval` hand them to
+    /// methods that use views
+    #[arg(long, value_name = "K", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1024), help_heading = "Output")]
+    views: u32,
+
+    /// Seed of the views
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Output")]
+    seed: u64,
 
     /// Stop at the first picture that cannot be read
     #[arg(long)]
@@ -101,8 +104,13 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     }
     let encoder = args.encoder.open(args.quiet)?;
     let (classes, labels) = labels.unzip();
-    let run = Run { args: &args, encoder: &*encoder, options: args.encoder.options(), interrupt: &interrupt };
-    run.pack(&args.out, &items, labels.as_deref(), classes.unwrap_or_default(), &args.paths.join(" "))
+    encoding(&args, &*encoder, &interrupt).pack(
+        &args.out,
+        &items,
+        labels.as_deref(),
+        classes.unwrap_or_default(),
+        &args.paths.join(" "),
+    )
 }
 
 /// Whether two paths lead to one file.
@@ -135,143 +143,19 @@ fn dataset(args: &Args, name: &str, root: &Path, interrupt: &Interrupt) -> anyho
     let templates = Templates::named(&args.templates)?;
     let encoder = args.encoder.open(args.quiet)?;
     let head = build_head(&*encoder, &found.classes, &templates, true, args.quiet)?;
-    let run = Run { args, encoder: &*encoder, options: args.encoder.options(), interrupt };
-    let model = encoder.name().trim_end_matches('/').rsplit('/').next().unwrap_or("encoder").to_string();
-    for pack in &found.packs {
-        let folder = args.out.join(&pack.name).join(&model);
-        let out = folder.join("features.safetensors");
-        if out.exists() {
-            keep(&out, &folder.join("head.safetensors"), &*encoder, &head)?;
-            continue;
-        }
-        std::fs::create_dir_all(&folder).map_err(|source| ultta::Error::Io {
-            doing: "making a folder",
-            source,
-            path: folder.clone(),
-        })?;
-        head.save(folder.join("head.safetensors"))?;
-        let code =
-            run.pack(&out, &pack.items, Some(&pack.labels), found.classes.names.clone(), &pack.name)?;
-        if interrupt.came().is_some() {
-            return Ok(code);
-        }
-    }
-    Ok(ExitCode::SUCCESS)
+    encoding(args, &*encoder, interrupt).dataset(&found, &head, &args.out)
 }
 
-/// A pack that is there already: it must be of this encoder, and gets the head that was asked for.
-fn keep(out: &Path, head_file: &Path, encoder: &dyn Encoder, head: &Head) -> anyhow::Result<()> {
-    let pack = ultta_eval::pack::Pack::open(out, None)?;
-    if pack.metadata().get("encoder_digest").is_some_and(|digest| digest != encoder.digest()) {
-        return usage(format!(
-            "{}: is there already, made by another encoder; remove it, or give another --out",
-            shown(&out)
-        ));
+fn encoding<'a>(args: &Args, encoder: &'a dyn Encoder, interrupt: &'a Interrupt) -> Encoding<'a> {
+    Encoding {
+        encoder,
+        options: args.encoder.options(),
+        interrupt,
+        save_every: args.save_every as usize,
+        shard_rows: args.shard_rows as usize,
+        strict: args.strict,
+        views: args.views as usize,
+        seed: args.seed,
+        quiet: args.quiet,
     }
-    let same = Head::load(head_file).is_ok_and(|there| there.digest() == head.digest());
-    if !same {
-        head.save(head_file)?;
-    }
-    writeln!(
-        std::io::stdout(),
-        "{}: is there already{}",
-        shown(&out),
-        if same { "" } else { "; its head was renewed" }
-    )?;
-    Ok(())
-}
-
-struct Run<'a> {
-    args: &'a Args,
-    encoder: &'a dyn Encoder,
-    options: Options,
-    interrupt: &'a Interrupt,
-}
-
-impl Run<'_> {
-    /// Encodes one set of pictures into one features file.
-    fn pack(
-        &self,
-        out: &Path,
-        items: &[Item],
-        labels: Option<&[usize]>,
-        classes: Vec<String>,
-        from: &str,
-    ) -> anyhow::Result<ExitCode> {
-        let provenance = Provenance {
-            encoder: self.encoder.name().into(),
-            encoder_digest: self.encoder.digest().into(),
-            preprocess: self.encoder.preprocess().describe(),
-            classes,
-            source: from.into(),
-        };
-        let every = self.args.save_every as usize;
-        let mut store = Store::open(out, self.encoder.dim(), provenance, items, labels, every)?;
-        let done = store.done();
-        if done > 0 {
-            eprintln!("going on after {done} of {} pictures", items.len());
-        }
-        let bar = if self.args.quiet { ProgressBar::hidden() } else { progress_bar(items.len()) };
-        bar.set_position(done as u64);
-        let begun = Instant::now();
-        let rest = labels.map(|labels| &labels[done..]);
-        let mut strict = None;
-        pipeline::run(&items[done..], self.encoder, &self.options, |block| {
-            if self.interrupt.came().is_some() {
-                return Ok(ControlFlow::Break(()));
-            }
-            for (item, row) in block.items.iter().zip(&block.rows) {
-                if let Err(error) = row {
-                    let message = format!("{}: {error}", shown(&item.id));
-                    if self.args.strict {
-                        strict = Some(message);
-                        return Ok(ControlFlow::Break(()));
-                    }
-                    bar.suspend(|| eprintln!("warning: {message}"));
-                }
-            }
-            push_block(&mut store, &block, rest)?;
-            bar.inc(block.items.len() as u64);
-            Ok(ControlFlow::Continue(()))
-        })?;
-        bar.finish_and_clear();
-        if let Some(message) = strict {
-            return usage(message);
-        }
-        if let Some(code) = self.interrupt.came() {
-            store.flush()?;
-            eprintln!(
-                "warning: interrupted after {} of {} pictures; the same command goes on from there",
-                store.done(),
-                items.len()
-            );
-            return Ok(code);
-        }
-        let written = store.finish(self.args.shard_rows as usize)?;
-        if !self.args.quiet {
-            report(&written, items.len(), items.len() - done, begun.elapsed().as_secs_f64())?;
-        }
-        if written.rows == 0 {
-            return usage("none of the pictures could be read");
-        }
-        Ok(ExitCode::SUCCESS)
-    }
-}
-
-fn report(written: &Written, all: usize, encoded: usize, seconds: f64) -> anyhow::Result<()> {
-    let files: Vec<String> = written.files.iter().map(|f| shown(&f)).collect();
-    writeln!(
-        std::io::stdout(),
-        "{}: {} rows of {all} pictures, {:.1} pictures/s",
-        files.join(", "),
-        written.rows,
-        encoded as f64 / seconds.max(1e-9)
-    )?;
-    if !written.unreadable.is_empty() {
-        let n = written.unreadable.len();
-        eprintln!(
-            "warning: {n} of {all} pictures could not be read; the table beside the features lists them"
-        );
-    }
-    Ok(())
 }

@@ -37,6 +37,11 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     pub images: Vec<PathBuf>,
 
+    /// Weak views of each picture of --images, for methods that use views (boost-adapter, zero, responsibilities over
+    /// views)
+    #[arg(long, value_name = "K", default_value_t = 0, requires = "images", value_parser = clap::value_parser!(u32).range(0..=1024))]
+    pub views: u32,
+
     /// Pictures of the kind the model was trained on, without labels: for EATA's Fisher information, TTT's head and
     /// TTT++'s moments
     #[arg(long, value_name = "DIR", requires = "images")]
@@ -63,7 +68,7 @@ pub struct Args {
     pub methods: Vec<String>,
 
     /// Protocols, separated by commas: an order (file, iid, sorted, runs, dirichlet:0.1, zipf:1, partial:0.2, few:5:64,
-    /// continual, gradual), then additions behind a + (batch:64, labels:0.1:100, open:0.2, weak:0.5, cycle:200000,
+    /// domains, continual, gradual), then additions behind a + (batch:64, labels:0.1:100, open:0.2, weak:0.5, cycle:200000,
     /// compute:1000, shots:30, garbage:2500:noise, shift:0.3, night:500). `harm` stands for a set of 22 that shows where
     /// a method does harm. docs/protocols.md says what each does
     #[arg(long, value_name = "NAMES", default_value = "iid", value_delimiter = ',')]
@@ -198,6 +203,7 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
                 &*opened,
                 (&args.encoder, &args.classes),
                 flops,
+                pictures::Views { each: args.views as usize, seed: 0 },
                 &args.out,
                 args.json,
             )?;

@@ -12,6 +12,7 @@ mod demo;
 mod doctor;
 mod encode;
 mod encoder;
+mod encoding;
 mod eval;
 mod failure;
 mod gradient;

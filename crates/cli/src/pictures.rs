@@ -5,22 +5,27 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Context;
+use base64::Engine as _;
 use rayon::prelude::*;
 use ultta_encode::config::Preprocess;
-use ultta_encode::decode::{Limits, decode};
+use ultta_encode::decode::{Limits, Picture, decode};
+use ultta_encode::encoder::encode_views;
 use ultta_encode::flops::image_forward;
 use ultta_encode::hub::Hub;
 use ultta_encode::models::full_name;
+use ultta_encode::pipeline::for_views;
 use ultta_encode::preprocess::preprocess;
 use ultta_encode::prompts::{self, Classes, Templates};
 use ultta_encode::source::{self, Item};
-use ultta_encode::store::{Provenance, Store};
+use ultta_encode::store::{self, Provenance, Store};
+use ultta_encode::thumbnail::thumbnail;
 use ultta_encode::{Clip, Encoder};
 use ultta_eval::dataset::Dataset;
 use ultta_eval::pictures::{Encoding, Pictures, peak_bytes, reset_peak};
 use ultta_formats::shown;
 
 use crate::encoder::{EncoderArgs, HeadArgs, build_head};
+use crate::encoding::view_seed;
 use crate::failure::usage;
 
 /// Preprocessed pictures are kept in memory up to this many bytes; beyond, files are read again.
@@ -38,8 +43,12 @@ struct Folder {
     encoding: Encoding,
 }
 
+fn picture(item: &Item, limits: &Limits) -> ultta_encode::Result<Picture> {
+    decode(&item.read(limits.bytes)?, limits)
+}
+
 fn read(item: &Item, config: &Preprocess, limits: &Limits) -> ultta_encode::Result<Vec<f32>> {
-    preprocess(&decode(&item.read(limits.bytes)?, limits)?, config)
+    preprocess(&picture(item, limits)?, config)
 }
 
 impl Pictures for Folder {
@@ -64,6 +73,18 @@ impl Pictures for Folder {
     fn encoding(&self) -> Encoding {
         self.encoding
     }
+
+    fn thumbnail(&self, row: usize) -> Option<String> {
+        let small = thumbnail(&picture(self.items.get(row)?, &self.limits).ok()?).ok()?;
+        Some(base64::engine::general_purpose::STANDARD.encode(small))
+    }
+}
+
+/// Views of each picture, and the seed they are drawn by.
+#[derive(Clone, Copy, Default)]
+pub struct Views {
+    pub each: usize,
+    pub seed: u64,
 }
 
 /// Encodes a folder of class folders; features and head go to `<out>/pictures/<name>/`.
@@ -72,6 +93,7 @@ pub fn open(
     encoder: &dyn Encoder,
     flags: (&EncoderArgs, &HeadArgs),
     flops: f64,
+    views: Views,
     out: &Path,
     quiet: bool,
 ) -> anyhow::Result<Dataset> {
@@ -109,6 +131,7 @@ pub fn open(
         preprocess: encoder.preprocess().describe(),
         classes: head.classes().to_vec(),
         source: folder.display().to_string(),
+        views: views.each,
     };
     let config = encoder.preprocess().clone();
     let len = 3 * config.size * config.size;
@@ -119,16 +142,25 @@ pub fn open(
         std::fs::remove_dir_all(&parts).with_context(|| format!("removing ({})", shown(&parts)))?;
     }
     let mut good = Vec::new();
-    let (mut rows, mut kept, mut seconds) = (Vec::new(), Vec::new(), 0.0);
+    let (mut rows, mut view_rows, mut kept, mut seconds) = (Vec::new(), Vec::new(), Vec::new(), 0.0);
     reset_peak();
     for (start, block) in items.chunks(BLOCK).enumerate().map(|(i, b)| (i * BLOCK, b)) {
-        let pictures: Vec<_> = block.par_iter().map(|item| read(item, &config, &options.limits)).collect();
+        let prepared = |item: &Item| {
+            let picture = picture(item, &options.limits)?;
+            Ok((preprocess(&picture, &config)?, picture))
+        };
+        let pictures: Vec<ultta_encode::Result<_>> = block.par_iter().map(prepared).collect();
         let mut pixels = Vec::with_capacity(block.len() * len);
         for (i, picture) in pictures.into_iter().enumerate() {
             match picture {
-                Ok(picture) => {
-                    pixels.extend(picture);
+                Ok((own, picture)) => {
+                    pixels.extend(own);
                     good.push((block[i].clone(), labels[start + i]));
+                    if views.each > 0 {
+                        let seed = view_seed(views.seed, (start + i) as u64);
+                        let made = encode_views(encoder, &for_views(picture, encoder)?, views.each, seed)?;
+                        view_rows.extend_from_slice(made.data());
+                    }
                 }
                 Err(error) => eprintln!("warning: {}: {error}", shown(&block[i].id)),
             }
@@ -149,7 +181,8 @@ pub fn open(
     let (items, labels): (Vec<Item>, Vec<usize>) = good.into_iter().unzip();
     let mut store = Store::open(&features, encoder.dim(), provenance, &items, Some(&labels), items.len())?;
     for (i, row) in rows.chunks_exact(encoder.dim()).enumerate() {
-        store.push(&items[i], Some(labels[i]), Ok(row))?;
+        let width = views.each * encoder.dim();
+        store.push(&items[i], Some(labels[i]), Ok((row, &view_rows[i * width..][..width])))?;
     }
     store.finish(usize::MAX)?;
     head.save(place.join("head.safetensors"))?;
@@ -160,6 +193,34 @@ pub fn open(
     dataset.pictures =
         Some(Arc::new(Folder { items, preprocess: config, limits: options.limits, kept, encoding }));
     Ok(dataset)
+}
+
+/// Puts the pictures of a pack that `ultta encode` wrote behind its rows: the table beside the features names them.
+pub fn attach(
+    dataset: &mut Dataset,
+    encoder: &dyn Encoder,
+    limits: Limits,
+    encoding: Encoding,
+) -> anyhow::Result<()> {
+    let table = store::table_of(dataset.pack.path());
+    let mut items = Vec::new();
+    let mut reader = csv::Reader::from_path(&table).with_context(|| shown(&table))?;
+    for record in reader.records() {
+        let record = record.with_context(|| shown(&table))?;
+        // The first field is the row, the second the path; what could not be read has no row.
+        if let (Some(row), Some(path)) = (record.get(0), record.get(1))
+            && !row.is_empty()
+        {
+            items.push(Item::file(path, None));
+        }
+    }
+    if items.len() != dataset.pack.rows() {
+        let (rows, n) = (dataset.pack.rows(), items.len());
+        return usage(format!("{}: expected {rows} rows as in the features, got {n}", shown(&table)));
+    }
+    let preprocess = encoder.preprocess().clone();
+    dataset.pictures = Some(Arc::new(Folder { items, preprocess, limits, kept: None, encoding }));
+    Ok(())
 }
 
 /// Operations of the image tower, where its sizes are known.

@@ -202,6 +202,9 @@ pub struct Card {
     pub summary: &'static str,
     /// Where it comes from.
     pub paper: &'static str,
+    /// Operations per sample beyond the zero-shot scores, from the classes and the dimension: at the settings of its
+    /// paper, with full memories, a multiplication and an addition being two. `None` where they are not counted this way.
+    pub operations: Option<fn(f64, f64) -> f64>,
     /// When the answer is taken.
     pub readout: Readout,
     /// What a batch means.
@@ -239,6 +242,7 @@ impl Card {
         name: "",
         summary: "",
         paper: "",
+        operations: None,
         readout: Readout::BeforeObserve,
         grouping: Grouping::Independent,
         batch: None,

@@ -128,7 +128,36 @@ pub struct Found {
     pub warnings: Vec<String>,
 }
 
+impl Pack {
+    /// Keeps at most `n` pictures, spread evenly over all of them in their order, so that every class keeps its share.
+    pub fn thin(&mut self, n: usize) {
+        let all = self.items.len();
+        if n >= all {
+            return;
+        }
+        let keep: Vec<usize> = (0..n).map(|i| i * all / n).collect();
+        self.items = keep.iter().map(|&i| self.items[i].clone()).collect();
+        self.labels = keep.iter().map(|&i| self.labels[i]).collect();
+    }
+}
+
 impl Dataset {
+    /// Folders that it is downloaded as; signs and capitals do not matter.
+    pub fn folders(&self) -> impl Iterator<Item = &'static str> {
+        let further: &'static [&'static str] = match self.name {
+            "domainnet" => &["domain_net"],
+            "terra-incognita" => &["terra"],
+            _ => &[],
+        };
+        let inside: &'static [&'static str] = match self.layout {
+            Layout::WordNet { inside, .. } | Layout::Numbers { inside, .. } => inside,
+            Layout::Domains { .. } => &[],
+        };
+        // `val` and the like say nothing of whose they are.
+        let telling = inside.iter().copied().filter(|name| name.contains("imagenet"));
+        std::iter::once(self.name).chain(further.iter().copied()).chain(telling)
+    }
+
     /// A dataset by name.
     pub fn named(name: &str) -> Result<Self> {
         let plain = name.to_lowercase().replace('_', "-");

@@ -27,6 +27,7 @@ pub mod preprocess;
 pub mod prompts;
 pub mod source;
 pub mod store;
+pub mod thumbnail;
 pub mod tokens;
 mod vit;
 pub mod weights;

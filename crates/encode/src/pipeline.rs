@@ -169,17 +169,18 @@ fn prepare(item: &Item, encoder: &dyn Encoder, options: &Options) -> Result<Read
     let work = || {
         let picture = decode(&item.read(options.limits.bytes)?, &options.limits)?;
         let pixels = preprocess(&picture, encoder.preprocess())?;
-        let picture = if options.keep_pictures {
-            Some(reduced(picture, KEEP * encoder.preprocess().size)?)
-        } else {
-            None
-        };
+        let picture = if options.keep_pictures { Some(for_views(picture, encoder)?) } else { None };
         Ok(Ready { pixels, picture })
     };
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(ready) => ready,
         Err(_) => Err(Error::picture("the decoder gave up on it")),
     }
+}
+
+/// A picture as views are made of it: reduced to a size that is still larger than the encoder's input.
+pub fn for_views(picture: Picture, encoder: &dyn Encoder) -> Result<Picture> {
+    reduced(picture, KEEP * encoder.preprocess().size)
 }
 
 /// A picture whose shorter side is at most this long.

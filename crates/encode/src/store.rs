@@ -32,6 +32,9 @@ pub struct Provenance {
     pub classes: Vec<String>,
     /// Where the pictures came from.
     pub source: String,
+    /// Weak views of each picture that go beside its row.
+    #[serde(default)]
+    pub views: usize,
 }
 
 /// What came of one picture.
@@ -63,6 +66,7 @@ pub struct Store {
     done: usize,
     entries: Vec<Entry>,
     rows: Vec<f32>,
+    views: Vec<f32>,
 }
 
 /// What a store came to.
@@ -141,6 +145,7 @@ impl Store {
             done: 0,
             entries: Vec::new(),
             rows: Vec::new(),
+            views: Vec::new(),
         };
         while store.done < items.len() {
             let path = store.part(store.done);
@@ -174,11 +179,21 @@ impl Store {
         self.done
     }
 
-    /// Takes in what came of the next picture.
-    pub fn push(&mut self, item: &Item, label: Option<usize>, row: Result<&[f32], String>) -> Result<()> {
+    /// Takes in what came of the next picture: its row and its views, one after another.
+    pub fn push(
+        &mut self,
+        item: &Item,
+        label: Option<usize>,
+        row: Result<(&[f32], &[f32]), String>,
+    ) -> Result<()> {
         let error = match row {
-            Ok(row) => {
+            Ok((row, views)) => {
+                let (expected, got) = (self.provenance.views * self.dim, views.len());
+                if got != expected {
+                    return Err(ultta::Error::Shape { what: "views of a picture", expected, got }.into());
+                }
                 self.rows.extend_from_slice(row);
+                self.views.extend_from_slice(views);
                 None
             }
             Err(reason) => Some(reason),
@@ -198,9 +213,10 @@ impl Store {
             entries: std::mem::take(&mut self.entries),
         };
         let text = serde_json::to_string(&info).map_err(|e| Error::model(&self.parts, e.to_string()))?;
-        let rows = std::mem::take(&mut self.rows);
-        let shape = [rows.len() / self.dim, self.dim];
-        let bytes = [header(&shape, None, &[("part", &text)]), f32::encode(&rows)].concat();
+        let (rows, views) = (std::mem::take(&mut self.rows), std::mem::take(&mut self.views));
+        let shape = [rows.len() / self.dim, self.provenance.views, self.dim];
+        let header = header(&shape, None, &[("part", &text)]);
+        let bytes = [header, f32::encode(&rows), f32::encode(&views)].concat();
         write_atomically(&self.part(self.done), &bytes)?;
         self.done += info.entries.len();
         Ok(())
@@ -294,11 +310,19 @@ impl Store {
             metadata.push(("classes", &classes));
         }
         let mut out = Aside::create(path)?;
-        out.write_all(&header(&[rows, self.dim], labelled.then_some(rows), &metadata)).map_err(io)?;
+        let shape = [rows, p.views, self.dim];
+        out.write_all(&header(&shape, labelled.then_some(rows), &metadata)).map_err(io)?;
+        let mut copy = |name: &str, row: usize| -> Result<()> {
+            for Piece { part, rows, .. } in pieces {
+                let bytes = map_file(part)?;
+                out.write_all(&data(&bytes, part, name)?[rows.start * row..rows.end * row]).map_err(io)?;
+            }
+            Ok(())
+        };
         let row = self.dim * size_of::<f32>();
-        for Piece { part, rows, .. } in pieces {
-            let bytes = map_file(part)?;
-            out.write_all(&data(&bytes, part)?[rows.start * row..rows.end * row]).map_err(io)?;
+        copy("features", row)?;
+        if p.views > 0 {
+            copy("views", p.views * row)?;
         }
         if labelled {
             for label in pieces.iter().flat_map(|piece| &piece.labels).flatten() {
@@ -309,19 +333,21 @@ impl Store {
     }
 }
 
-/// The beginning of a safetensors file with `features` and, maybe, `labels`.
-fn header(shape: &[usize; 2], labels: Option<usize>, metadata: &[(&str, &str)]) -> Vec<u8> {
+/// The beginning of a safetensors file with `features` and, maybe, `views` and `labels`, in this order. The shape is
+/// rows, views of each, dimension.
+fn header(&[rows, each, dim]: &[usize; 3], labels: Option<usize>, metadata: &[(&str, &str)]) -> Vec<u8> {
     let metadata = metadata.iter().map(|&(k, v)| (k.to_string(), v.to_string())).collect();
-    let labels = labels.map(|n| [n]);
+    let (shape, views, labels) = ([rows, dim], [rows, each, dim], labels.map(|n| [n]));
     let features = ("features", Dtype::F32, &shape[..]);
+    let views = (each > 0).then_some(("views", Dtype::F32, &views[..]));
     let labels = labels.as_ref().map(|shape| ("labels", Dtype::I64, &shape[..]));
-    tensors::header([features].into_iter().chain(labels), &metadata)
+    tensors::header([features].into_iter().chain(views).chain(labels), &metadata)
 }
 
-/// The rows of a part, as bytes.
-fn data<'a>(bytes: &'a [u8], path: &Path) -> Result<&'a [u8]> {
+/// The rows of a part, or its views, as bytes.
+fn data<'a>(bytes: &'a [u8], path: &Path, name: &str) -> Result<&'a [u8]> {
     let tensors = Tensors::read(bytes).map_err(|e| e.at(path))?;
-    Ok(&bytes[tensors.need("features").map_err(|e| e.at(path))?.bytes.clone()])
+    Ok(&bytes[tensors.need(name).map_err(|e| e.at(path))?.bytes.clone()])
 }
 
 /// A part's entries and its number of rows.
@@ -335,17 +361,19 @@ fn read_part(path: &Path) -> Result<(PartInfo, usize)> {
     Ok((info, *rows))
 }
 
-/// Rows of a block as they go into a store.
+/// Rows of a block as they go into a store. `views` holds the views of each row that could be read, in their order;
+/// empty where none are asked for.
 pub fn push_block(
     store: &mut Store,
     block: &crate::pipeline::Block<'_>,
     labels: Option<&[usize]>,
+    views: &[Features<'static>],
 ) -> Result<()> {
     let features: &Features<'_> = &block.features;
     for (i, (item, row)) in block.items.iter().zip(&block.rows).enumerate() {
         let label = labels.map(|l| l[block.start + i]);
         let row = match row {
-            Ok(row) => Ok(features.row(*row)),
+            Ok(row) => Ok((features.row(*row), views.get(*row).map_or(&[][..], |views| views.data()))),
             Err(error) => Err(error.to_string()),
         };
         store.push(item, label, row)?;

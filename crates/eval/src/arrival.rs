@@ -31,6 +31,8 @@ pub enum Arrival {
         /// Samples until the classes change.
         batch: usize,
     },
+    /// All packs one after another without reset, each in its file's own order: the paper's protocol for several domains.
+    Domains,
     /// All packs one after another without reset, and the first again.
     Continual,
     /// All packs, each fading into the next.

@@ -10,6 +10,8 @@
 mod arrival;
 mod clock;
 pub mod dataset;
+mod facts;
+mod made;
 pub mod method;
 pub mod metrics;
 mod naming;
@@ -21,6 +23,7 @@ pub mod plot;
 pub mod protocol;
 pub mod random;
 pub mod report;
+mod right;
 mod run;
 pub mod run_folder;
 mod stage;

@@ -15,6 +15,11 @@ pub trait Pictures: Send + Sync {
 
     /// What encoding them cost.
     fn encoding(&self) -> Encoding;
+
+    /// A small picture of a row for people, a JPEG as base64; `None` if there is none to show.
+    fn thumbnail(&self, _row: usize) -> Option<String> {
+        None
+    }
 }
 
 /// What it costs to encode one picture.

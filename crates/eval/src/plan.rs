@@ -10,6 +10,7 @@ use crate::dataset::Dataset;
 use crate::method::Method;
 use crate::pack::Pack;
 use crate::protocol::Protocol;
+pub use crate::run::Ran;
 use crate::run_folder::{self, RunFolder};
 use crate::stream::{NO_STRANGERS, strangers};
 use crate::summary::Run;
@@ -157,13 +158,13 @@ impl Plan {
         }
         folder.check_same_packs(&config)?;
         progress.started(worker, job, stream.samples.len());
-        let (summary, windows, timing) = job.run(&stream, |n| {
+        let ran = job.run(&stream, |n| {
             progress.advanced(worker, n);
             !progress.gives_up()
         })?;
-        folder.write(&config, &summary, &windows, &timing)?;
+        folder.write(&config, &ran)?;
         progress.finished(worker, job, true);
-        Ok((Run { summary, timing }, true))
+        Ok((ran.run, true))
     }
 }
 

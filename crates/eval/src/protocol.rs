@@ -10,8 +10,19 @@ pub use crate::arrival::Arrival;
 pub use crate::stream::{Role, Sample, Stream};
 
 /// The names a protocol starts with, and those it may add.
-const ORDERS: [&str; 10] =
-    ["file", "iid", "sorted", "runs", "dirichlet", "zipf", "partial", "few", "continual", "gradual"];
+const ORDERS: [&str; 11] = [
+    "file",
+    "iid",
+    "sorted",
+    "runs",
+    "dirichlet",
+    "zipf",
+    "partial",
+    "few",
+    "domains",
+    "continual",
+    "gradual",
+];
 const ADDITIONS: [&str; 10] =
     ["batch", "labels", "compute", "weak", "open", "cycle", "shots", "garbage", "shift", "night"];
 
@@ -171,6 +182,7 @@ fn arrival(text: &str) -> Result<Arrival, String> {
             classes: whole(text, number(0, 5.0, 1.0, 1e6)?)?,
             batch: whole(text, number(1, 64.0, 1.0, 1e6)?)?,
         },
+        "domains" => Arrival::Domains,
         "continual" => Arrival::Continual,
         "gradual" => Arrival::Gradual,
         _ => return Err(unknown("protocol", name, &ORDERS)),
@@ -293,7 +305,7 @@ impl Protocol {
 
     /// Whether one stream runs through all packs.
     pub fn spans_packs(&self) -> bool {
-        matches!(self.arrival, Arrival::Continual | Arrival::Gradual)
+        matches!(self.arrival, Arrival::Domains | Arrival::Continual | Arrival::Gradual)
     }
 
     /// Whether features arrive that are not in the pack: there are neither views nor pictures of them.

@@ -22,15 +22,11 @@ use crate::plan::Job;
 use crate::protocol::{Role, Sample, Stream};
 use crate::random::Random;
 use crate::stage::Stage;
-use crate::summary::{Summary, Timing, Window};
+use crate::summary::{Made, Run, Timing, Window};
 use crate::tally::{End, Tally, Told};
 
 /// Rows of a step under a protocol with delayed labels, which are handed over between steps.
 const LABELLED_BLOCK: usize = 16;
-
-/// The estimated cost of a method on features, in products of a row with the head: one for the zero-shot scores, one
-/// for the adapted scores, one for what the method learns.
-const HEAD_PRODUCTS: f64 = 3.0;
 
 /// What answers a stream and learns from it.
 enum Learner {
@@ -63,6 +59,14 @@ struct AnsweredRow {
     zero_shot: (usize, f32),
 }
 
+/// What came of a run.
+pub struct Ran {
+    /// Its figures.
+    pub run: Run,
+    /// The stretches of its stream.
+    pub windows: Vec<Window>,
+}
+
 /// Delayed labels on their way to the session: each arrives some samples after the sample it belongs to.
 struct Labels {
     share: f64,
@@ -74,11 +78,7 @@ struct Labels {
 
 impl Job<'_> {
     /// Runs the stream. `advanced` is told of every block and says whether to go on.
-    pub fn run(
-        &self,
-        stream: &Stream,
-        mut advanced: impl FnMut(usize) -> bool,
-    ) -> Result<(Summary, Vec<Window>, Timing)> {
+    pub fn run(&self, stream: &Stream, mut advanced: impl FnMut(usize) -> bool) -> Result<Ran> {
         let n = stream.samples.len();
         let head = self.head()?;
         reset_peak();
@@ -128,10 +128,10 @@ impl Job<'_> {
         if let (Some(pack), Learner::Features(session)) = (self.in_distribution, &learner) {
             tally.ask_in_distribution(session, pack)?;
         }
-        let (mut summary, windows) = tally.finish(learner.end());
+        let (mut summary, windows, right) = tally.finish(learner.end());
         summary.labels_used = labels.map_or(0, |labels| labels.used);
         summary.cost = learner.cost(self, &head, &mut timing);
-        Ok((summary, windows, timing))
+        Ok(Ran { run: Run { summary, timing, right: Some(right), made: Some(Made::now()) }, windows })
     }
 
     /// The first pack's head, its prototypes blurred where the protocol says so.
@@ -317,8 +317,14 @@ impl Learner {
                 let encoding = job.packs[0].pictures.as_ref()?.encoding();
                 timing.encode_seconds = encoding.seconds;
                 timing.peak_bytes = peak_bytes().map_or(0, |own| own.max(encoding.peak_bytes));
-                let flops = encoding.flops + HEAD_PRODUCTS * 2.0 * (head.n_classes() * head.dim()) as f64;
-                Some(Cost { forwards: 1.0, flops, ..Cost::default() })
+                // The picture and, for a method that needs them, its views; the zero-shot scores; what the card counts.
+                let card = job.method.card();
+                let views = if card.needs_views { job.packs[0].views_each() } else { 0 };
+                let forwards = 1.0 + views as f64;
+                let (classes, dim) = (head.n_classes() as f64, head.dim() as f64);
+                let own = card.operations.map_or(0.0, |count| count(classes, dim));
+                let flops = forwards * encoding.flops + 2.0 * classes * dim + own;
+                Some(Cost { forwards, flops, ..Cost::default() })
             }
             Learner::Pictures(session) => {
                 timing.peak_bytes = peak_bytes().unwrap_or(0);

@@ -11,10 +11,11 @@ use ultta::{Error, Result};
 use crate::dataset::Dataset;
 use crate::plan::Job;
 use crate::protocol::Stream;
-use crate::summary::{Run, Summary, Timing, Window};
+use crate::run::Ran;
+use crate::summary::{Right, Run, Summary, Window};
 
 /// Which figures a summary has: a run with fewer is made again.
-const FIGURES: i64 = 2;
+const FIGURES: i64 = 3;
 
 /// Where a run goes, or is.
 pub struct RunFolder(PathBuf);
@@ -55,13 +56,8 @@ impl RunFolder {
     }
 
     /// Writes the folder aside and renames it.
-    pub(crate) fn write(
-        &self,
-        config: &str,
-        summary: &Summary,
-        windows: &[Window],
-        timing: &Timing,
-    ) -> Result<()> {
+    pub(crate) fn write(&self, config: &str, ran: &Ran) -> Result<()> {
+        let Run { summary, timing, right, made } = &ran.run;
         let folder = &self.0;
         let io = |doing: &'static str, path: &Path| {
             let path = path.to_owned();
@@ -70,16 +66,19 @@ impl RunFolder {
         let parent = folder.parent().unwrap_or(Path::new("."));
         std::fs::create_dir_all(parent).map_err(io("creating", parent))?;
         let aside = new_folder(parent).map_err(io("creating a folder in", parent))?;
-        let lines: String = windows.iter().map(|w| json(w) + "\n").collect();
-        for (name, text) in [
-            ("config.toml", config.to_string()),
-            ("summary.json", json(summary)),
-            ("timing.json", json(timing)),
-            ("windows.jsonl", lines),
-            ("done", String::new()),
+        let lines: String = ran.windows.iter().map(|w| json(w) + "\n").collect();
+        let bits = right.as_ref().map_or(Vec::new(), |right| right.bytes().to_vec());
+        for (name, bytes) in [
+            ("config.toml", config.to_string().into_bytes()),
+            ("summary.json", json(summary).into_bytes()),
+            ("timing.json", json(timing).into_bytes()),
+            ("made.json", json(made).into_bytes()),
+            ("windows.jsonl", lines.into_bytes()),
+            ("right.bin", bits),
+            ("done", Vec::new()),
         ] {
             let path = aside.path().join(name);
-            std::fs::write(&path, text).map_err(io("writing", &path))?;
+            std::fs::write(&path, bytes).map_err(io("writing", &path))?;
         }
         if folder.exists() {
             // A folder made under another configuration, or an incomplete one, is removed first.
@@ -117,9 +116,17 @@ pub fn read_run(folder: &Path) -> Result<Run> {
         reason: format!("not a run this version can read: {e}"),
         path: folder.join(name),
     };
+    let summary: Summary =
+        serde_json::from_str(&read("summary.json")?).map_err(|e| bad(e, "summary.json"))?;
+    // Without these two a run is still whole: it is left out of paired comparisons, and of the foot of the page.
+    let bits = std::fs::read(folder.join("right.bin")).ok();
+    let right = bits.and_then(|bits| Right::from_bytes(bits, summary.n));
+    let made = read("made.json").ok().and_then(|text| serde_json::from_str(&text).ok());
     Ok(Run {
-        summary: serde_json::from_str(&read("summary.json")?).map_err(|e| bad(e, "summary.json"))?,
         timing: serde_json::from_str(&read("timing.json")?).map_err(|e| bad(e, "timing.json"))?,
+        summary,
+        right,
+        made,
     })
 }
 

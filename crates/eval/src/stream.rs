@@ -131,6 +131,14 @@ impl Protocol {
             Arrival::Dirichlet(gamma) => of(dirichlet(labels, gamma, &mut random)),
             Arrival::Zipf(exponent) => of(zipf(labels, exponent, &mut random)),
             Arrival::Few { classes, batch } => of(few(labels, classes, batch, &mut random)),
+            Arrival::Domains => {
+                let mut samples = Vec::new();
+                for pack in 0..datasets.len() {
+                    stream.shifts.push((stream.samples.len() + samples.len(), datasets[pack].name.clone()));
+                    samples.extend(plain(Order::File, pack)?);
+                }
+                samples
+            }
             Arrival::Continual => {
                 let mut samples = Vec::new();
                 for pack in (0..datasets.len()).chain([0]) {

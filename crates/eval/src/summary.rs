@@ -4,10 +4,13 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::facts::Facts;
+pub use crate::made::Made;
 use crate::metrics::{
     AfterGarbage, Bin, Detection, DetectionIntervals, Intervals, Quality, ShotFigures, Spread, Switches,
 };
 use crate::pictures::Cost;
+pub use crate::right::Right;
 
 /// One protocol × method × dataset × seed. Deterministic: what depends on the clock is in [`Timing`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -68,6 +71,9 @@ pub struct Summary {
     /// What a picture cost, on datasets of pictures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<Cost>,
+    /// What the method is allowed to see and to keep.
+    #[serde(default)]
+    pub facts: Facts,
 }
 
 /// Answers that differ from zero-shot's.
@@ -94,6 +100,9 @@ pub struct Flip {
     pub zero_shot: String,
     /// What was answered.
     pub adapted: String,
+    /// A small picture of it, where pictures are at hand: a JPEG as base64.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thumbnail: Option<String>,
 }
 
 /// Accuracy along the stream, in windows.
@@ -231,6 +240,13 @@ pub struct Run {
     pub summary: Summary,
     /// How long it took.
     pub timing: Timing,
+    /// Which samples that count were answered right, in the order of the stream: what two methods share on the same
+    /// samples. `None` of runs that did not keep it.
+    #[serde(skip)]
+    pub right: Option<Right>,
+    /// How it came about.
+    #[serde(skip)]
+    pub made: Option<Made>,
 }
 
 /// Mean and spread over seeds of one dataset × method × protocol.
@@ -242,6 +258,8 @@ pub struct Cell {
     pub protocol: String,
     pub seeds: usize,
     pub top1: Spread,
+    /// Mean top-1 over the worst tenth of the seeds, at least one.
+    pub top1_tail: f64,
     pub ece: Spread,
     pub nll: Spread,
     pub brier: Spread,
@@ -283,6 +301,13 @@ fn collect(path: &str, value: &serde_json::Value, values: &mut BTreeMap<String, 
     }
 }
 
+/// The mean of the worst tenth, at least of one.
+pub(crate) fn tail(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let n = values.len().div_ceil(10);
+    values[..n].iter().sum::<f64>() / n.max(1) as f64
+}
+
 /// The table over runs, sorted by protocol, dataset and method.
 pub fn cells(runs: &[Run]) -> Vec<Cell> {
     let mut groups: BTreeMap<(&str, &str, &str), Vec<&Run>> = BTreeMap::new();
@@ -298,6 +323,7 @@ pub fn cells(runs: &[Run]) -> Vec<Cell> {
             protocol: protocol.into(),
             seeds: runs.len(),
             top1: over(&|r| r.summary.quality.top1),
+            top1_tail: tail(&mut runs.iter().map(|r| r.summary.quality.top1).collect::<Vec<_>>()),
             ece: over(&|r| r.summary.quality.ece),
             nll: over(&|r| r.summary.quality.nll),
             brier: over(&|r| r.summary.quality.brier),

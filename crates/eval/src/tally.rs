@@ -13,7 +13,9 @@ use crate::metrics::{
 use crate::pack::Pack;
 use crate::plan::Job;
 use crate::protocol::{Role, Sample, Stream};
-use crate::summary::{ClassStory, Course, Domain, Flip, Flips, Open, Stability, Summary, Window};
+use crate::summary::{
+    ClassStory, Course, Domain, Facts, Flip, Flips, Open, Right, Stability, Summary, Window,
+};
 
 /// Flips and classes kept as examples.
 const EXAMPLES: usize = 12;
@@ -60,8 +62,8 @@ pub(crate) struct Tally<'a> {
     /// Scores that tell strangers: adapted and frozen, maximum softmax and energy; known ones, then strangers.
     detection: [[Vec<f32>; 4]; 2],
     flips: Flips,
-    helpful: VecDeque<Flip>,
-    harmful: VecDeque<Flip>,
+    helpful: VecDeque<(Flip, Sample)>,
+    harmful: VecDeque<(Flip, Sample)>,
     windows: Vec<Window>,
     window: usize,
     /// Labelled samples before each window's start and the running ECEs.
@@ -202,7 +204,10 @@ impl<'a> Tally<'a> {
             1 => sample.row.to_string(),
             _ => format!("{}:{}", self.job.dataset(sample).name, sample.row),
         };
-        kept.push_back(Flip { id, class: name(class), zero_shot: name(frozen), adapted: name(answer) });
+        kept.push_back((
+            Flip { id, class: name(class), zero_shot: name(frozen), adapted: name(answer), thumbnail: None },
+            *sample,
+        ));
         if kept.len() > EXAMPLES {
             kept.pop_front();
         }
@@ -237,7 +242,7 @@ impl<'a> Tally<'a> {
         self.mass = own;
     }
 
-    pub fn finish(mut self, end: End) -> (Summary, Vec<Window>) {
+    pub fn finish(mut self, end: End) -> (Summary, Vec<Window>, Right) {
         let full = |w: &&Window| w.n * 2 >= self.window && w.n > 0;
         let tops = |value: fn(&Window) -> f64| self.windows.iter().filter(full).map(value);
         let worst = |value| tops(value).fold(1.0f64, f64::min);
@@ -262,7 +267,12 @@ impl<'a> Tally<'a> {
             max_answer_kl: self.max_answer_kl,
         };
         let mut flips = std::mem::take(&mut self.flips);
-        flips.examples = self.harmful.iter().chain(&self.helpful).cloned().collect();
+        let shown = |(flip, sample): &(Flip, Sample)| {
+            let pictures = self.job.dataset(sample).pictures.as_ref();
+            let thumbnail = pictures.and_then(|pictures| pictures.thumbnail(sample.row as usize));
+            Flip { thumbnail, ..flip.clone() }
+        };
+        flips.examples = self.harmful.iter().chain(&self.helpful).map(shown).collect();
         let summary = Summary {
             dataset: self.job.dataset.clone(),
             method: self.job.method.name.clone(),
@@ -289,8 +299,10 @@ impl<'a> Tally<'a> {
             zero_shot_reliability: self.zero_shot.bins().to_vec(),
             drift: self.drift(&end.classes),
             cost: None,
+            facts: Facts::of(self.job.method.card(), self.job.method.pictures.is_some()),
         };
-        (summary, self.windows)
+        let right = Right::of(self.adapted.scored().iter().map(|s| s.right));
+        (summary, self.windows, right)
     }
 
     /// Gain over zero-shot in the last tenth minus the gain in the first tenth.

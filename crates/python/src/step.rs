@@ -236,7 +236,11 @@ impl Step {
             n if n > SHOWN => format!("Step: the first {SHOWN} of {n} rows"),
             n => format!("Step: {n} rows"),
         };
-        html::grid(&caption, &["id", "class", "prob", "zero-shot", "prob", "admitted"], &lines)
+        html::grid(
+            &caption,
+            &["id", "class", "prob", "zero-shot class", "zero-shot prob", "admitted"],
+            &lines,
+        )
     }
 }
 

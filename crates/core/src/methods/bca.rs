@@ -75,6 +75,8 @@ pub(crate) static CARD: Card = Card {
     name: "bca",
     summary: "class embeddings and their posteriors follow confident samples (BCA-style)",
     paper: "after Zhou et al., Bayesian Test-Time Adaptation for Vision-Language Models, CVPR 2025",
+    // The scores; the posteriors of the embeddings; one of them moves.
+    operations: Some(|c, d| 2.0 * c * d + 2.0 * c * c + 4.0 * d),
     readout: Readout::BeforeObserve,
     grouping: Grouping::Independent,
     ..Card::PLAIN

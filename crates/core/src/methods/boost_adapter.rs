@@ -52,6 +52,8 @@ pub(crate) static CARD: Card = Card {
     name: "boost_adapter",
     summary: "TDA with each sample's confident views joining the cache for its own answer",
     paper: "Zhang et al., BoostAdapter: Improving Vision-Language Test-Time Adaptation via Regional Bootstrapping, NeurIPS 2024",
+    // The scores of 64 views; TDA.
+    operations: Some(|c, d| 138.0 * c * d + 4.0 * c * c),
     readout: Readout::AfterObserve,
     grouping: Grouping::Independent,
     needs_views: true,

@@ -58,6 +58,8 @@ pub(crate) static CARD: Card = Card {
     name: "dmn",
     summary: "class proxies read out of a memory of confident samples, averaged with zero-shot",
     paper: "Zhang et al., Dual Memory Networks: A Versatile Adaptation Approach for Vision-Language Models, CVPR 2024",
+    // 51 remembered rows per class, read and summed; the scores of the proxies.
+    operations: Some(|c, d| 206.0 * c * d),
     readout: Readout::AfterObserve,
     grouping: Grouping::Independent,
     tuned: true,

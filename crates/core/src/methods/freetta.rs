@@ -87,6 +87,8 @@ pub(crate) static CARD: Card = Card {
     name: "freetta",
     summary: "class means, a shared covariance and priors by online EM beside zero-shot (FreeTTA-style)",
     paper: "after Dai and Yang, Free on the Fly: Enhancing Flexibility in Test-Time Adaptation with Online EM, CVPR 2025",
+    // The scores and the means; the second moments; every 64 samples a factorisation and C solutions.
+    operations: Some(|c, d| 4.0 * c * d + 2.0 * d * d + (2.0 / 3.0 * d * d * d + 4.0 * c * d * d) / 64.0),
     readout: Readout::BeforeObserve,
     grouping: Grouping::Independent,
     ..Card::PLAIN

@@ -54,6 +54,8 @@ pub(crate) static CARD: Card = Card {
     name: "lame",
     summary: "probabilities of a batch pulled together along nearest neighbours; carries nothing on",
     paper: "Boudiaf et al., Parameter-free Online Test-time Adaptation, CVPR 2022",
+    // Neighbours in a batch of 64; at most 100 rounds over 5 of them.
+    operations: Some(|c, d| 128.0 * d + 1000.0 * c),
     readout: Readout::BeforeObserve,
     grouping: Grouping::Joint,
     batch: Some(64),

@@ -69,6 +69,8 @@ pub(crate) static CARD: Card = Card {
     name: "onzeta",
     summary: "labels balanced online by a dual variable, class proxies learnt in the image space",
     paper: "Qian and Hu, Online Zero-Shot Classification with CLIP, ECCV 2024",
+    // Scores, gradient and norms of all proxies.
+    operations: Some(|c, d| 9.0 * c * d),
     readout: Readout::BeforeObserve,
     grouping: Grouping::Independent,
     horizon: Some("horizon"),

@@ -46,6 +46,7 @@ pub(crate) static CARD: Card = Card {
     name: "prior_only",
     summary: "the class prior alone, by online EM",
     paper: "Saerens et al., Adjusting the Outputs of a Classifier to New a Priori Probabilities, Neural Computation 2002",
+    operations: Some(|c, _| 6.0 * c),
     readout: Readout::BeforeObserve,
     grouping: Grouping::Independent,
     ..Card::PLAIN

@@ -95,6 +95,8 @@ pub(crate) static CARD: Card = Card {
     name: "stata",
     summary: "Gaussian classes fitted to a batch and anchored to the text; carries nothing on",
     paper: "Zanella et al., Realistic Test-Time Adaptation of Vision-Language Models, CVPR 2025",
+    // 10 rounds over the classes that some row of 128 prefers; neighbours in the batch; 5 times 6 passes over C.
+    operations: Some(|c, d| 80.0 * c.min(128.0) * d + 256.0 * d + 300.0 * c),
     readout: Readout::BeforeObserve,
     grouping: Grouping::Joint,
     batch: Some(128),

@@ -63,6 +63,8 @@ pub(crate) static CARD: Card = Card {
     name: "t3a",
     summary: "class weights are means of the most certain features under each pseudo-label",
     paper: "Iwasawa and Matsuo, Test-Time Classifier Adjustment Module for Model-Agnostic Domain Generalization, NeurIPS 2021",
+    // The scores; the weight of one class anew from 100 supports.
+    operations: Some(|c, d| 2.0 * c * d + 200.0 * d),
     readout: Readout::AfterObserve,
     grouping: Grouping::Joint,
     batch: Some(32),

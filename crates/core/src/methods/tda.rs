@@ -98,6 +98,8 @@ pub(crate) static CARD: Card = Card {
     name: "tda",
     summary: "positive and negative caches of confident samples added to the frozen scores",
     paper: "Karmanov et al., Efficient Test-Time Adaptation of Vision-Language Models, CVPR 2024",
+    // 5 cached samples per class against the row; the masks of the negative ones.
+    operations: Some(|c, d| 10.0 * c * d + 4.0 * c * c),
     readout: Readout::AfterObserve,
     grouping: Grouping::Independent,
     tuned: true,

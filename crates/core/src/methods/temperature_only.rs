@@ -72,6 +72,7 @@ pub(crate) static CARD: Card = Card {
     name: "temperature_only",
     summary: "one temperature on the frozen scores: by delayed labels, by entropy until there are any",
     paper: "Guo et al., On Calibration of Modern Neural Networks, ICML 2017; Wang et al., Tent, ICLR 2021",
+    operations: Some(|c, _| 4.0 * c),
     readout: Readout::BeforeObserve,
     grouping: Grouping::Independent,
     ..Card::PLAIN

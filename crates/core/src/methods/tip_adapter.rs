@@ -84,6 +84,8 @@ pub(crate) static CARD: Card = Card {
     name: "tip_adapter",
     summary: "a cache of labelled shots (setting `shots`); without them, of the stream's own confident answers",
     paper: "Zhang et al., Tip-Adapter: Training-free Adaption of CLIP for Few-shot Classification, ECCV 2022",
+    // 16 cached samples per class.
+    operations: Some(|c, d| 32.0 * c * d + 32.0 * c),
     readout: Readout::AfterObserve,
     grouping: Grouping::Independent,
     files: &["shots"],

@@ -53,6 +53,8 @@ pub(crate) static CARD: Card = Card {
     name: "zero",
     summary: "majority vote of the sample's most certain views",
     paper: "Farina et al., Frustratingly Easy Test-Time Adaptation of Vision-Language Models, NeurIPS 2024",
+    // The scores of 64 views.
+    operations: Some(|c, d| 128.0 * c * d),
     readout: Readout::BeforeObserve,
     grouping: Grouping::Independent,
     needs_views: true,

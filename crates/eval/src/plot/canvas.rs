@@ -76,6 +76,10 @@ impl Canvas {
 
     pub fn axes(&mut self, frame: &Frame, x_label: &str, y_label: &str) {
         self.x_axis(frame, x_label);
+        self.y_axis(frame, y_label);
+    }
+
+    pub fn y_axis(&mut self, frame: &Frame, y_label: &str) {
         let (left, right) = (frame.left, frame.left + frame.width);
         let (ticks, step) = ticks(frame.ys, 5);
         for tick in ticks {
@@ -97,17 +101,24 @@ impl Canvas {
     }
 
     pub fn x_axis(&mut self, frame: &Frame, label: &str) {
-        let bottom = frame.top + frame.height;
         let (ticks, step) = ticks(frame.xs, 6);
-        for tick in ticks {
-            let x = frame.x(tick);
+        let ticks: Vec<(f64, String)> =
+            ticks.into_iter().map(|tick| (tick, tick_label(tick, step))).collect();
+        self.x_axis_at(frame, label, &ticks);
+    }
+
+    /// The x axis with these ticks: places and what stands at them.
+    pub fn x_axis_at(&mut self, frame: &Frame, label: &str, ticks: &[(f64, String)]) {
+        let bottom = frame.top + frame.height;
+        for (tick, name) in ticks {
+            let x = frame.x(*tick);
             let _ = write!(
                 self.body,
                 r#"<path class="grid" d="M{x:.1} {top:.1}V{end:.1}"/><text class="soft middle" x="{x:.1}" y="{text:.1}">{label}</text>"#,
                 top = frame.top,
                 end = bottom + 4.0,
                 text = bottom + 18.0,
-                label = tick_label(tick, step),
+                label = escape(name),
             );
         }
         let _ = write!(
@@ -175,6 +186,15 @@ impl Canvas {
             r = radius.max(6.0),
             tip = escape(tip),
         );
+    }
+
+    /// Draws what follows pale, until [`Canvas::bright`].
+    pub fn pale(&mut self) {
+        self.body.push_str(r#"<g class="few">"#);
+    }
+
+    pub fn bright(&mut self) {
+        self.body.push_str("</g>");
     }
 
     pub fn finish(self) -> String {

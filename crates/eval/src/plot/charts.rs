@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::canvas::{COLOURS, Canvas, LEFT, WIDTH};
-use super::labels::{LETTER, number, padded, range, shorten};
+use super::labels::{LETTER, log_ticks, number, padded, range, shorten};
 use super::page::{COLOUR_CSS, SVG_CSS, escape};
 
 /// Height of the drawing area of charts with a vertical axis.
@@ -131,13 +131,19 @@ pub struct ReliabilityBin {
     pub accuracy: f64,
     /// Share of all answers that fall into the bin, in [0, 1].
     pub share: f64,
+    /// Answers in the bin.
+    pub n: usize,
 }
 
-/// Accuracy over confidence: a calibrated classifier lies on the diagonal. Dots grow with the bin's share.
+/// A bin of fewer answers is drawn pale: its accuracy says little.
+const FEW: usize = 20;
+
+/// Accuracy over confidence: a calibrated classifier lies on the diagonal. Dots grow with the bin's share; bins of few
+/// answers are pale, and no line leads to them.
 #[derive(Clone, Debug)]
 pub struct Reliability {
     title: String,
-    series: Vec<(Series, Vec<f64>)>,
+    series: Vec<(Series, Vec<(f64, usize)>)>,
 }
 
 impl Reliability {
@@ -150,7 +156,7 @@ impl Reliability {
     pub fn series(mut self, name: impl Into<String>, bins: &[ReliabilityBin], colour: usize) -> Self {
         let bins: Vec<_> = bins.iter().filter(|b| b.share > 0.0).collect();
         let points = bins.iter().map(|b| (b.confidence, b.accuracy)).collect();
-        let shares = bins.iter().map(|b| b.share).collect();
+        let shares = bins.iter().map(|b| (b.share, b.n)).collect();
         self.series.push((Series::new(name, points).colour(colour), shares));
         self
     }
@@ -164,16 +170,25 @@ impl Reliability {
         canvas.diagonal(&frame);
         for (series, shares) in &self.series {
             let look = series.colour.unwrap_or(0);
-            canvas.line(&frame, &series.points, look);
-            for (&(x, y), &share) in series.points.iter().zip(shares) {
+            let sure =
+                |((x, y), (_, n)): (&(f64, f64), &(f64, usize))| (*x, if *n < FEW { f64::NAN } else { *y });
+            let line: Vec<(f64, f64)> = series.points.iter().zip(shares).map(sure).collect();
+            canvas.line(&frame, &line, look);
+            for (&(x, y), &(share, n)) in series.points.iter().zip(shares) {
                 let tip = format!(
-                    "{}: {:.1} % right at confidence {:.1} % ({:.1} % of the answers)",
+                    "{}: {:.1} % right at confidence {:.1} % ({n} answers, {:.1} %)",
                     series.name,
                     100.0 * y,
                     100.0 * x,
                     100.0 * share
                 );
+                if n < FEW {
+                    canvas.pale();
+                }
                 canvas.dot(&frame, (x, y), look, 2.0 + 9.0 * share.sqrt(), &tip);
+                if n < FEW {
+                    canvas.bright();
+                }
             }
         }
         canvas.finish()
@@ -187,6 +202,7 @@ pub struct Bars {
     label: String,
     categories: Vec<String>,
     groups: Vec<Group>,
+    digits: Option<usize>,
 }
 
 #[derive(Clone, Debug)]
@@ -200,7 +216,20 @@ struct Group {
 impl Bars {
     /// Bars over these categories; `label` names the value axis.
     pub fn new(title: impl Into<String>, label: impl Into<String>, categories: Vec<String>) -> Self {
-        Self { title: title.into(), label: label.into(), categories, groups: Vec::new() }
+        Self { title: title.into(), label: label.into(), categories, groups: Vec::new(), digits: None }
+    }
+
+    /// Numbers with this many digits after the point, and a sign: for gains and losses.
+    pub fn signed(mut self, digits: usize) -> Self {
+        self.digits = Some(digits);
+        self
+    }
+
+    fn number(&self, value: f64) -> String {
+        match self.digits {
+            Some(digits) => format!("{value:+.digits$}"),
+            None => number(value),
+        }
     }
 
     /// Adds one bar per category. `intervals` are `(low, high)` whiskers, or empty.
@@ -263,12 +292,12 @@ impl Bars {
                 let _ = write!(
                     canvas.body,
                     r#"<g><title>{tip}</title><rect class="f{colour}" x="{x0:.1}" y="{top:.1}" width="{w:.1}" height="{h:.1}" rx="1.5"/>{whisker}<text class="small {anchor}" x="{after:.1}" y="{text:.1}">{value}</text></g>"#,
-                    tip = escape(&format!("{category}, {}: {}", group.name, number(value))),
+                    tip = escape(&format!("{category}, {}: {}", group.name, self.number(value))),
                     colour = group.colour % COLOURS,
                     w = (x1 - x0).max(0.5),
                     h = BAR - 2.0,
                     text = top + BAR - 3.0,
-                    value = number(value),
+                    value = self.number(value),
                 );
             }
         }
@@ -287,6 +316,7 @@ pub struct Scatter {
     y_label: String,
     series: Vec<(Series, Vec<String>)>,
     diagonal: bool,
+    log_x: bool,
 }
 
 impl Scatter {
@@ -298,6 +328,7 @@ impl Scatter {
             y_label: y_label.into(),
             series: Vec::new(),
             diagonal: false,
+            log_x: false,
         }
     }
 
@@ -314,10 +345,23 @@ impl Scatter {
         self
     }
 
+    /// Makes the x axis logarithmic. Dots at 0 or below are left out.
+    pub fn log_x(mut self) -> Self {
+        self.log_x = true;
+        self
+    }
+
+    /// Where a value lies on the x axis.
+    fn place(&self, x: f64) -> f64 {
+        if self.log_x { x.log10() } else { x }
+    }
+
     /// The plane as an SVG element.
     pub fn to_svg(&self) -> String {
         let points = || self.series.iter().flat_map(|s| s.0.points.iter());
-        let (mut x, mut y) = (padded(range(points().map(|p| p.0))), padded(range(points().map(|p| p.1))));
+        let (mut x, mut y) = (range(points().map(|p| self.place(p.0))), padded(range(points().map(|p| p.1))));
+        // Logarithms go below zero, and half a decade on each side has a tick on it.
+        x = if self.log_x { (x.0 - 0.3, x.1 + 0.3) } else { padded(x) };
         if self.diagonal {
             x = (x.0.min(y.0), x.1.max(y.1));
             y = x;
@@ -327,20 +371,45 @@ impl Scatter {
         let entries = if series.len() > 1 { legend(&series) } else { Vec::new() };
         let mut canvas = Canvas::new(&self.title, &entries, PLOT_HEIGHT, LEFT);
         let frame = canvas.frame(x, y);
-        canvas.axes(&frame, &self.x_label, &self.y_label);
+        if self.log_x {
+            canvas.x_axis_at(&frame, &self.x_label, &log_ticks(x));
+            canvas.y_axis(&frame, &self.y_label);
+        } else {
+            canvas.axes(&frame, &self.x_label, &self.y_label);
+        }
         if self.diagonal {
             canvas.diagonal(&frame);
         }
+        let mut labelled: Vec<(f64, f64, f64)> = Vec::new();
         for (i, (series, labels)) in self.series.iter().enumerate() {
             for (j, &(x, y)) in series.points.iter().enumerate() {
                 let label = labels.get(j).unwrap_or(&series.name);
                 let tip = format!("{label}: {}, {}", number(x), number(y));
+                let x = self.place(x);
+                if !x.is_finite() || !y.is_finite() {
+                    continue;
+                }
                 canvas.dot(&frame, (x, y), series.colour.unwrap_or(i), 4.0, &tip);
                 if series.name.is_empty() {
-                    // To the left of dots near the right edge.
+                    // To the left of dots near the right edge; a little up or down where another label is.
                     let (x, y) = (frame.x(x), frame.y(y) + 3.5);
-                    let beyond = x + 8.0 + label.chars().count() as f64 * LETTER > WIDTH;
+                    let width = label.chars().count() as f64 * LETTER;
+                    let beyond = x + 8.0 + width > WIDTH;
                     let (x, side) = if beyond { (x - 8.0, "end") } else { (x + 8.0, "start") };
+                    let from = if beyond { x - width } else { x };
+                    let free = |y: f64| {
+                        let apart = |&(left, right, at): &(f64, f64, f64)| {
+                            from > right || from + width < left || (y - at).abs() > 11.0
+                        };
+                        labelled.iter().all(apart)
+                    };
+                    // Where there is no room the tooltip alone names the dot.
+                    let Some(y) =
+                        [0.0, 12.0, -12.0, 24.0, -24.0].map(|by| y + by).into_iter().find(|y| free(*y))
+                    else {
+                        continue;
+                    };
+                    labelled.push((from, from + width, y));
                     let label = escape(label);
                     let _ = write!(
                         canvas.body,

@@ -33,6 +33,20 @@ pub(super) fn ticks((low, high): (f64, f64), n: usize) -> (Vec<f64>, f64) {
     ((first..=last).map(|i| i as f64 * step).collect(), step)
 }
 
+/// 1, 3, 10, 30, … within a range of logarithms to base 10: the logarithm and the number.
+pub(super) fn log_ticks((low, high): (f64, f64)) -> Vec<(f64, String)> {
+    let mut ticks = Vec::new();
+    for power in low.floor() as i32..=high.ceil() as i32 {
+        for digit in [1.0, 3.0] {
+            let value = digit * 10f64.powi(power);
+            if (low..=high).contains(&value.log10()) {
+                ticks.push((value.log10(), number(value)));
+            }
+        }
+    }
+    ticks
+}
+
 pub(super) fn tick_label(tick: f64, step: f64) -> String {
     let tick = if tick.abs() < step * 1e-6 { 0.0 } else { tick };
     if tick.abs() >= 1e6 {

@@ -34,9 +34,9 @@ mod tests {
             .span(0.0, 10.0, "first")
             .to_svg();
         let bins = [
-            ReliabilityBin { confidence: 0.4, accuracy: 0.5, share: 0.3 },
-            ReliabilityBin { confidence: 0.9, accuracy: 0.8, share: 0.7 },
-            ReliabilityBin { confidence: 0.0, accuracy: 0.0, share: 0.0 },
+            ReliabilityBin { confidence: 0.4, accuracy: 0.5, share: 0.3, n: 3 },
+            ReliabilityBin { confidence: 0.9, accuracy: 0.8, share: 0.7, n: 700 },
+            ReliabilityBin { confidence: 0.0, accuracy: 0.0, share: 0.0, n: 0 },
         ];
         let reliability = Reliability::new("Reliability").series("zero-shot", &bins, 0).to_svg();
         let bars = Bars::new("Gain", "points", vec!["pets".into(), "cifar".into()])
@@ -55,15 +55,24 @@ mod tests {
         let page = Page::new("All & everything").lead("lead").note("simulated").section("s").text("t");
         let heat = HeatCell { text: "−1.0 ▼".into(), title: "<pets>".into(), tone: -2 };
         let page = page.heat("matrix", &["iid".into()], &[("pets".into(), vec![heat, HeatCell::default()])]);
-        page.table(&table).code("ultta demo").figures(vec![line, reliability, bars, scatter]).to_html()
+        let page = page.headline(&[("+1.0".into(), "points & <more>".into())]);
+        let page =
+            page.thumbnails(&[("aGk=".into(), "was \"dog\"".into()), ("\" onload=".into(), "no".into())]);
+        let page =
+            page.section("s2").section("s3").section("s4").fold("f").section("inside").unfold().fold("g");
+        let page = page.table(&table).code("ultta demo").figures(vec![line, reliability, bars, scatter]);
+        page.foot(&["made by <me>".into()]).to_html()
     }
 
     #[test]
     fn pages_ask_for_nothing_and_escape_all_text() {
         let html = everything();
-        for word in ["http:", "https:", "//", "src=", "href=", "@import", "url(", "<script", "<link"] {
+        for word in ["http:", "https:", "//", "@import", "url(", "<script", "<link"] {
             assert!(!html.contains(word), "{word}");
         }
+        // Links lead to places of the page, pictures are in it.
+        assert_eq!(html.matches("href=").count(), html.matches("href=\"#s").count());
+        assert_eq!(html.matches("src=").count(), html.matches("src=\"data:image/jpeg;base64,").count());
         assert!(html.contains("Lines &amp; &lt;spans&gt;") && html.contains("&lt;calm&gt;"));
         assert!(!html.contains("NaN") && !html.contains("inf"));
     }
@@ -71,11 +80,33 @@ mod tests {
     #[test]
     fn elements_are_balanced() {
         let html = everything();
-        for tag in ["svg", "g", "text", "title", "figure", "table", "tr", "th", "td", "p", "div"] {
+        for tag in [
+            "svg", "g", "text", "title", "figure", "table", "tr", "th", "td", "p", "div", "details", "nav",
+            "a", "h2", "h3",
+        ] {
             let opened =
                 html.matches(&format!("<{tag}>")).count() + html.matches(&format!("<{tag} ")).count();
             assert_eq!(opened, html.matches(&format!("</{tag}>")).count(), "{tag}");
         }
+    }
+
+    #[test]
+    fn contents_list_what_is_not_folded_and_bad_pictures_are_left_out() {
+        let html = everything();
+        assert!(html.contains("<a href=\"#s2\">s2</a>") && !html.contains(">inside</a>"));
+        assert!(html.contains("<h3>inside</h3>") && !html.contains("onload"));
+        assert!(!Page::new("t").section("a").section("b").to_html().contains("<nav"));
+    }
+
+    #[test]
+    fn a_logarithmic_axis_has_plain_numbers_and_few_samples_fade() {
+        let dots = vec![(2.5, 1.0), (40.0, 2.0), (900.0, 3.0)];
+        let svg = Scatter::new("t", "µs", "y").series(Series::new("", dots), vec![]).log_x().to_svg();
+        for tick in [">3<", ">10<", ">30<", ">100<", ">300<"] {
+            assert!(svg.contains(tick), "{tick}: {svg}");
+        }
+        let html = everything();
+        assert_eq!(html.matches("class=\"few\"").count(), 1, "the bin of 3");
     }
 
     #[test]

@@ -9,7 +9,7 @@ pub struct Table {
     pub caption: String,
     /// Column names.
     pub header: Vec<String>,
-    /// One list of cells per row.
+    /// One list of cells per row. A row of a single cell is the heading of the rows below it.
     pub rows: Vec<Vec<String>>,
 }
 
@@ -29,12 +29,17 @@ pub struct HeatCell {
 pub struct Page {
     title: String,
     body: String,
+    /// Sections that the contents list: anchor and heading.
+    sections: Vec<(String, String)>,
+    /// Folds that are open while the page is built.
+    folds: usize,
+    foot: String,
 }
 
 impl Page {
     /// A page with nothing but its title.
     pub fn new(title: impl Into<String>) -> Self {
-        Self { title: title.into(), body: String::new() }
+        Self { title: title.into(), body: String::new(), sections: Vec::new(), folds: 0, foot: String::new() }
     }
 
     /// The opening paragraph.
@@ -42,9 +47,62 @@ impl Page {
         self.push("p class=\"lead\"", "p", text)
     }
 
-    /// A section heading.
-    pub fn section(self, text: &str) -> Self {
-        self.push("h2", "h2", text)
+    /// A section heading. Those outside of folds are listed in the contents.
+    pub fn section(mut self, text: &str) -> Self {
+        if self.folds > 0 {
+            return self.push("h3", "h3", text);
+        }
+        let anchor = format!("s{}", self.sections.len() + 1);
+        let _ = writeln!(self.body, "<h2 id=\"{anchor}\">{}</h2>", escape(text));
+        self.sections.push((anchor, text.to_string()));
+        self
+    }
+
+    /// Begins a part that is closed until it is clicked; printed pages show it. [`Page::unfold`] ends it.
+    pub fn fold(mut self, title: &str) -> Self {
+        let _ = writeln!(self.body, "<details><summary>{}</summary>", escape(title));
+        self.folds += 1;
+        self
+    }
+
+    /// Ends the part that [`Page::fold`] began last.
+    pub fn unfold(mut self) -> Self {
+        if self.folds > 0 {
+            self.folds -= 1;
+            self.body.push_str("</details>\n");
+        }
+        self
+    }
+
+    /// Figures that are read before anything else: each a number and what it is.
+    pub fn headline(mut self, figures: &[(String, String)]) -> Self {
+        self.body.push_str("<div class=\"headline\">");
+        for (number, what) in figures {
+            let _ = write!(self.body, "<p><b>{}</b><span>{}</span></p>", escape(number), escape(what));
+        }
+        self.body.push_str("</div>\n");
+        self
+    }
+
+    /// How the page was made, at its foot: lines of text.
+    pub fn foot(mut self, lines: &[String]) -> Self {
+        self.foot = lines.iter().map(|line| format!("<p>{}</p>", escape(line))).collect();
+        self
+    }
+
+    /// Small pictures with captions. Each is the base64 text of a JPEG.
+    pub fn thumbnails(mut self, pictures: &[(String, String)]) -> Self {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "+/=".contains(c);
+        self.body.push_str("<div class=\"thumbnails\">");
+        for (picture, caption) in pictures.iter().filter(|p| p.0.chars().all(plain)) {
+            let caption = escape(caption);
+            let _ = write!(
+                self.body,
+                "<figure><img alt=\"{caption}\" src=\"data:image/jpeg;base64,{picture}\"><figcaption>{caption}</figcaption></figure>"
+            );
+        }
+        self.body.push_str("</div>\n");
+        self
     }
 
     /// A paragraph.
@@ -72,6 +130,15 @@ impl Page {
         }
         self.body.push_str("</tr></thead><tbody>");
         for row in &table.rows {
+            if let [group] = &row[..] {
+                let width = table.header.len();
+                let _ = write!(
+                    self.body,
+                    "<tr class=\"group\"><th scope=\"rowgroup\" colspan=\"{width}\">{}</th></tr>",
+                    escape(group)
+                );
+                continue;
+            }
             self.body.push_str("<tr>");
             for (i, cell) in row.iter().enumerate() {
                 let cell = escape(cell);
@@ -130,7 +197,10 @@ impl Page {
     /// The page's HTML.
     pub fn to_html(&self) -> String {
         let title = escape(&self.title);
-        let body = &self.body;
+        let body = format!("{}{}", self.body, "</details>".repeat(self.folds));
+        let foot =
+            if self.foot.is_empty() { String::new() } else { format!("<footer>{}</footer>\n", self.foot) };
+        let contents = self.contents();
         format!(
             r#"<!doctype html>
 <html lang="en">
@@ -144,11 +214,21 @@ impl Page {
 <body>
 <main>
 <h1>{title}</h1>
-{body}</main>
+{contents}{body}{foot}</main>
 </body>
 </html>
 "#
         )
+    }
+
+    /// Links to the sections, where there are several.
+    fn contents(&self) -> String {
+        if self.sections.len() < 4 {
+            return String::new();
+        }
+        let link = |(anchor, text): &(String, String)| format!("<a href=\"#{anchor}\">{}</a>", escape(text));
+        let links: Vec<String> = self.sections.iter().map(link).collect();
+        format!("<nav aria-label=\"Contents\">{}</nav>\n", links.join(" "))
     }
 
     fn push(mut self, open: &str, close: &str, text: &str) -> Self {
@@ -183,18 +263,28 @@ pub(super) const COLOUR_CSS: &str = "
 const PAGE_CSS: &str = "
 *{box-sizing:border-box}
 body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.55 system-ui,-apple-system,'Segoe UI',Roboto,sans-serif}
-main{max-width:1080px;margin:0 auto;padding:24px 16px 48px}
+main{max-width:1240px;margin:0 auto;padding:24px 16px 48px}
 h1{font-size:1.7rem;line-height:1.2;margin:.2em 0 .5em}
 h2{font-size:1.2rem;margin:2em 0 .4em}
 p{max-width:46em}
 .lead{font-size:1.08rem;color:var(--soft)}
 .note{background:var(--note);border-left:4px solid var(--c5);padding:.6em .9em;border-radius:4px}
+nav{display:flex;flex-wrap:wrap;gap:.2em 1.1em;margin:.6em 0 1.4em;padding:.6em 0;border-top:1px solid var(--line);border-bottom:1px solid var(--line);font-size:.94rem}
+a{color:var(--c1)}
+h3{font-size:1.02rem;margin:1.4em 0 .3em}
+details{margin:.5em 0;border-bottom:1px solid var(--line)}summary{cursor:pointer;padding:.35em 0;font-weight:600}
+.headline{display:flex;flex-wrap:wrap;gap:.6em 2.4em;margin:1em 0}.headline p{margin:0}
+.headline b{display:block;font-size:2.3rem;line-height:1.15;color:var(--c1);font-variant-numeric:tabular-nums}.headline span{color:var(--soft);font-size:.94rem}
+.thumbnails{display:flex;flex-wrap:wrap;gap:10px;margin:1em 0}.thumbnails figure{width:132px;padding:6px}
+.thumbnails img{display:block;width:100%;height:auto;border-radius:4px}.thumbnails figcaption{font-size:.74rem;line-height:1.3;padding-top:.3em;overflow-wrap:anywhere}
+footer{margin-top:3em;padding-top:.8em;border-top:1px solid var(--line);color:var(--soft);font-size:.84rem}footer p{max-width:none;margin:.2em 0;overflow-wrap:anywhere}
 pre{background:var(--card);border:1px solid var(--line);border-radius:6px;padding:.7em .9em;overflow-x:auto;font-size:.9rem}
 .table{overflow-x:auto;margin:1em 0}
-table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.94rem}
+table{border-collapse:separate;border-spacing:0;font-variant-numeric:tabular-nums;font-size:.94rem}
 caption{text-align:left;color:var(--soft);padding-bottom:.4em}
 th,td{padding:.32em .8em;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
-th:first-child{text-align:left;padding-left:0}
+th:first-child{text-align:left;padding-left:0;position:sticky;left:0;background:var(--paper);z-index:1}
+.group th{font-weight:600;padding-top:.9em;white-space:normal}
 thead th{color:var(--soft);font-weight:600}
 tbody th{font-weight:500}
 .heat{font-size:.82rem}.heat th,.heat td{padding:.22em .4em}
@@ -205,7 +295,8 @@ tbody th{font-weight:500}
 figure{margin:0;background:var(--card);border:1px solid var(--line);border-radius:8px;padding:8px;max-width:640px}
 figure svg{display:block;width:100%;height:auto}
 @media(max-width:480px){table{font-size:.84rem}th,td{padding:.32em .4em}}
-@media print{figure{break-inside:avoid}}
+@media print{figure,tr{break-inside:avoid}nav{display:none}details::details-content{content-visibility:visible;block-size:auto}
+.table{overflow:visible}table{font-size:.72rem}.heat{font-size:.6rem}th,td{padding:.2em .35em;white-space:normal}th:first-child{position:static}body{font-size:12px}}
 ";
 
 pub(super) const SVG_CSS: &str = "
@@ -218,7 +309,7 @@ svg .whisker{stroke:var(--ink);stroke-width:1;fill:none}
 svg .span0{fill:none}svg .span1{fill:var(--soft);opacity:.1}
 svg .l{fill:none;stroke-width:2.2;stroke-linejoin:round;stroke-linecap:round}
 svg .hit{fill:transparent;stroke:none}svg .hit:hover{fill:var(--ink);opacity:.35}
-svg .b{opacity:.16;stroke:none}svg .d{opacity:.85}
+svg .b{opacity:.16;stroke:none}svg .d{opacity:.85}svg .few{opacity:.22}
 svg .s0{stroke:var(--c0)}svg .s1{stroke:var(--c1)}svg .s2{stroke:var(--c2)}svg .s3{stroke:var(--c3)}svg .s4{stroke:var(--c4)}svg .s5{stroke:var(--c5)}svg .s6{stroke:var(--c6)}
 svg .f0{fill:var(--c0)}svg .f1{fill:var(--c1)}svg .f2{fill:var(--c2)}svg .f3{fill:var(--c3)}svg .f4{fill:var(--c4)}svg .f5{fill:var(--c5)}svg .f6{fill:var(--c6)}
 ";

@@ -5,7 +5,7 @@ use std::fmt;
 
 use crate::metrics::Spread;
 use crate::naming;
-use crate::summary::Cell;
+use crate::summary::{Cell, Run};
 
 /// What a table shows.
 #[derive(Clone, Copy)]
@@ -18,6 +18,8 @@ pub(super) struct Figure {
     higher_is_better: bool,
     /// A loss against zero-shot smaller than this is none.
     tolerance: f64,
+    /// The worst tenth of the runs of a stream: what a column beside the mean shows, and ties are marked by.
+    tail: Option<fn(&Cell) -> f64>,
 }
 
 pub(super) const FIGURES: [Figure; 3] = [
@@ -28,6 +30,7 @@ pub(super) const FIGURES: [Figure; 3] = [
         scale: 100.0,
         higher_is_better: true,
         tolerance: 5e-4,
+        tail: Some(|c| c.top1_tail),
     },
     Figure {
         title: "ECE (%)",
@@ -36,6 +39,7 @@ pub(super) const FIGURES: [Figure; 3] = [
         scale: 100.0,
         higher_is_better: false,
         tolerance: 5e-4,
+        tail: None,
     },
     Figure {
         title: "NLL",
@@ -44,6 +48,7 @@ pub(super) const FIGURES: [Figure; 3] = [
         scale: 1.0,
         higher_is_better: false,
         tolerance: 5e-4,
+        tail: None,
     },
 ];
 
@@ -54,15 +59,19 @@ pub(super) struct Grid<'a> {
     /// Methods, best mean of the first figure first.
     pub methods: Vec<&'a str>,
     cells: BTreeMap<(&'a str, &'a str), &'a Cell>,
+    ties: &'a Ties,
 }
 
+/// Methods that chance alone sets apart from the best of a stream: `(protocol, dataset, method)`.
+pub(super) type Ties = BTreeSet<(String, String, String)>;
+
 impl<'a> Grid<'a> {
-    pub fn all(cells: &'a [Cell]) -> Vec<Self> {
+    pub fn all(cells: &'a [Cell], ties: &'a Ties) -> Vec<Self> {
         let protocols: BTreeSet<&str> = cells.iter().map(|c| c.protocol.as_str()).collect();
-        protocols.into_iter().map(|p| Self::new(cells, p)).collect()
+        protocols.into_iter().map(|p| Self::new(cells, p, ties)).collect()
     }
 
-    fn new(cells: &'a [Cell], protocol: &'a str) -> Self {
+    fn new(cells: &'a [Cell], protocol: &'a str, ties: &'a Ties) -> Self {
         let own: Vec<&Cell> = cells.iter().filter(|c| c.protocol == protocol).collect();
         let datasets: BTreeSet<&str> = own.iter().map(|c| c.dataset.as_str()).collect();
         let methods: BTreeSet<&str> = own.iter().map(|c| c.method.as_str()).collect();
@@ -72,6 +81,7 @@ impl<'a> Grid<'a> {
             datasets: datasets.into_iter().collect(),
             methods: methods.into_iter().collect(),
             cells,
+            ties,
         };
         let mean = |m: &&str| grid.mean(m, &FIGURES[0]).unwrap_or(f64::NEG_INFINITY);
         let mut methods = grid.methods.clone();
@@ -86,8 +96,12 @@ impl<'a> Grid<'a> {
 
     /// Mean over the datasets, where the method ran on all of them.
     pub fn mean(&self, method: &str, figure: &Figure) -> Option<f64> {
+        self.over_datasets(method, |c| (figure.value)(c).mean)
+    }
+
+    fn over_datasets(&self, method: &str, value: impl Fn(&Cell) -> f64) -> Option<f64> {
         let values: Option<Vec<f64>> =
-            self.datasets.iter().map(|d| self.cell(method, d).map(|c| (figure.value)(c).mean)).collect();
+            self.datasets.iter().map(|d| self.cell(method, d).map(&value)).collect();
         values.map(|v| v.iter().sum::<f64>() / v.len() as f64)
     }
 
@@ -108,11 +122,13 @@ impl<'a> Grid<'a> {
         let of_dataset =
             |d: &&str| self.methods.iter().map(|m| self.cell(m, d).map(|c| (figure.value)(c))).collect();
         let of_mean = |m: &&str| self.mean(m, figure).map(|mean| Spread { mean, sd: 0.0 });
-        let mut columns: Vec<Vec<Option<Spread>>> = self.datasets.iter().map(of_dataset).collect();
-        columns.push(self.methods.iter().map(of_mean).collect());
-        let mut zeros: Vec<Option<f64>> = self.datasets.iter().map(|d| self.zero_shot(d, figure)).collect();
+        // The mean first, then the datasets.
+        let mut columns: Vec<Vec<Option<Spread>>> = vec![self.methods.iter().map(of_mean).collect()];
+        columns.extend(self.datasets.iter().map(of_dataset));
+        let zeros: Vec<Option<f64>> = self.datasets.iter().map(|d| self.zero_shot(d, figure)).collect();
         let all: Option<Vec<f64>> = zeros.iter().copied().collect();
-        zeros.push(all.map(|v| v.iter().sum::<f64>() / v.len().max(1) as f64));
+        let mean = all.map(|v| v.iter().sum::<f64>() / v.len().max(1) as f64);
+        let zeros: Vec<Option<f64>> = std::iter::once(mean).chain(zeros).collect();
         let best: Vec<Option<f64>> = columns
             .iter()
             .map(|column| {
@@ -120,29 +136,44 @@ impl<'a> Grid<'a> {
                 means.reduce(|a, b| if better(b, a) { b } else { a })
             })
             .collect();
-        let show = |spread: Option<Spread>, column: usize| Shown {
+        let tied = |method: &str, column: usize| {
+            let dataset = column.checked_sub(1).map(|i| self.datasets[i]);
+            let key = dataset.map(|d| (self.protocol.to_string(), d.to_string(), method.to_string()));
+            figure.tail.is_some() && key.is_some_and(|key| self.ties.contains(&key))
+        };
+        let show = |spread: Option<Spread>, column: usize, method: &str| Shown {
             value: spread.map(|s| (s.mean * figure.scale, s.sd * figure.scale)),
             digits: figure.digits(),
             best: spread.is_some_and(|s| best[column] == Some(s.mean)),
+            ties: tied(method, column),
             loses: spread.is_some_and(|s| zeros[column].is_some_and(|zero| worse(s.mean, zero))),
         };
+        let plain = |value: Option<f64>| Shown {
+            value: value.map(|value| (value * figure.scale, 0.0)),
+            digits: figure.digits(),
+            best: false,
+            ties: false,
+            loses: false,
+        };
         let row = |(i, method): (usize, &&str)| {
-            let figures = columns.iter().enumerate().map(|(c, column)| show(column[i], c)).collect();
+            let shown = columns.iter().enumerate().map(|(c, column)| show(column[i], c, method));
+            let mut figures: Vec<Shown> = shown.collect();
+            if let Some(tail) = figure.tail {
+                figures.insert(1, plain(self.over_datasets(method, tail)));
+            }
             (method.to_string(), figures)
         };
         let mut rows: Vec<(String, Vec<Shown>)> = self.methods.iter().enumerate().map(row).collect();
         if !self.methods.contains(&"zero-shot") {
-            let plain = |zero: &Option<f64>| Shown {
-                value: zero.map(|zero| (zero * figure.scale, 0.0)),
-                digits: figure.digits(),
-                best: false,
-                loses: false,
-            };
-            rows.push(("(zero-shot)".to_string(), zeros.iter().map(plain).collect()));
+            let mut figures: Vec<Shown> = zeros.iter().map(|zero| plain(*zero)).collect();
+            if figure.tail.is_some() {
+                figures.insert(1, plain(None));
+            }
+            rows.push(("(zero-shot)".to_string(), figures));
         }
-        let mut header = vec!["method".to_string()];
-        header.extend(self.datasets.iter().map(|d| short(d, &self.datasets)));
-        header.push("mean".into());
+        let mut header = vec!["method".to_string(), "mean".into()];
+        header.extend(figure.tail.map(|_| "worst tenth".into()));
+        header.extend(self.datasets.iter().map(|d| d.to_string()));
         FigureTable { header, rows }
     }
 }
@@ -167,6 +198,8 @@ pub(super) struct Shown {
     digits: usize,
     /// Whether no method of the column is better.
     pub best: bool,
+    /// Whether chance alone sets it apart from the best.
+    pub ties: bool,
     /// Whether zero-shot is better on the same samples.
     pub loses: bool,
 }
@@ -182,9 +215,16 @@ impl fmt::Display for Shown {
 }
 
 impl Shown {
-    /// The number with ★ where it is the best and ▼ where it loses against zero-shot.
+    /// The number with ★ where it is the best, ≈ where chance alone sets it apart from the best, ▼ where it loses
+    /// against zero-shot.
     pub fn marked(&self) -> String {
-        let star = if self.best { " ★" } else { "" };
+        let star = if self.best {
+            " ★"
+        } else if self.ties {
+            " ≈"
+        } else {
+            ""
+        };
         let loss = if self.loses { " ▼" } else { "" };
         format!("{self}{star}{loss}")
     }
@@ -193,17 +233,34 @@ impl Shown {
 /// A dataset's name without the folders that all names end in.
 pub(super) fn short(name: &str, all: &[&str]) -> String {
     let first = |n: &str| n.split('/').next().unwrap_or(n).to_string();
-    let unique = |n: &str| all.iter().filter(|o| first(o) == n).count() == 1;
+    let unique = |n: &str| all.iter().filter(|o| first(o) == n).count() <= 1;
     let joined = naming::joined(name);
     if joined.len() > 1 {
-        return joined.into_iter().map(first).collect::<Vec<_>>().join(" → ");
+        return joined.into_iter().map(|part| short(part, all)).collect::<Vec<_>>().join(" → ");
     }
     Some(first(name)).filter(|n| unique(n)).unwrap_or_else(|| name.to_string())
+}
+
+/// The runs under one name per dataset: the shortest that tells it from all others of the report.
+pub(super) fn named(runs: &[Run]) -> Vec<Run> {
+    let all: BTreeSet<&str> = runs.iter().map(|r| r.summary.dataset.as_str()).collect();
+    let single: Vec<&str> = all.iter().copied().filter(|name| naming::joined(name).len() == 1).collect();
+    let rename = |run: &Run| {
+        let mut run = run.clone();
+        run.summary.dataset = short(&run.summary.dataset, &single);
+        for domain in &mut run.summary.course.domains {
+            domain.name = short(&domain.name, &single);
+        }
+        run
+    };
+    runs.iter().map(rename).collect()
 }
 
 pub(super) fn seeds_note(cells: &[Cell]) -> String {
     let seeds = cells.iter().map(|c| c.seeds).max().unwrap_or(0);
     format!(
-        "Means over {seeds} seed(s), ± one standard deviation; ★ best, ▼ worse than zero-shot on the same samples."
+        "Means over {seeds} seed(s), ± one standard deviation; worst tenth: the mean over the worst tenth of the runs of \
+         each dataset, at least one; ★ best, ≈ not told from the best by a paired bootstrap (5 %), ▼ worse than zero-shot \
+         on the same samples."
     )
 }

@@ -1,23 +1,30 @@
 //! The self-contained page.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use ultta::Result;
 
-use super::grid::{FIGURES, FigureTable, Grid, Shown, seeds_note, short};
-use super::{Runs, harm};
-use crate::metrics::Bin;
+use super::grid::{FIGURES, FigureTable, Grid, Shown, named, seeds_note};
+use super::overview::Overview;
+use super::{Runs, compare, harm};
+use crate::metrics::{Bin, Spread};
 use crate::plot::{Bars, LineChart, Page, Reliability, ReliabilityBin, Scatter, Series, Table};
 use crate::run_folder::read_windows;
-use crate::summary::{Cell, Run, Window, cells};
+use crate::summary::{Cell, Flip, Made, Run, Window, cells};
 
 /// Methods drawn along a stream: more lines cannot be told apart.
 const LINES: usize = 6;
+/// Commands listed at the foot.
+const COMMANDS: usize = 4;
 
 /// The self-contained page.
 pub fn html(found: &Runs) -> Result<String> {
     let runs: Vec<Run> = found.runs.iter().map(|(run, _)| run.clone()).collect();
+    let runs = named(&runs);
+    let folders: Vec<&Path> = found.runs.iter().map(|(_, folder)| folder.as_path()).collect();
     let cells = cells(&runs);
+    let ties = compare::ties(&runs);
     let datasets: BTreeSet<&str> = cells.iter().map(|c| c.dataset.as_str()).collect();
     let methods: BTreeSet<&str> = cells.iter().map(|c| c.method.as_str()).collect();
     let mut page = Page::new("Test-time adaptation: evaluation").lead(&format!(
@@ -26,13 +33,16 @@ pub fn html(found: &Runs) -> Result<String> {
         methods.len(),
         datasets.len()
     ));
-    page = page.text(&seeds_note(&cells));
     for reason in &found.unreadable {
         page = page.note(&format!("Left out: {reason}"));
     }
-    page = harm::section(page, &runs);
-    for grid in Grid::all(&cells) {
-        page = page.section(&format!("Protocol {}", grid.protocol));
+    let overview = Overview::of(&runs);
+    page = overview.section(page);
+    let looks = looks(&overview);
+    page = page.section("Protocols").text(&seeds_note(&cells));
+    let streams = Streams { runs: &runs, folders: &folders, looks: &looks };
+    for grid in Grid::all(&cells, &ties) {
+        page = page.fold(&format!("Protocol {}", grid.protocol));
         for figure in &FIGURES {
             let FigureTable { header, rows } = grid.table(figure);
             let row = |(method, figures): (String, Vec<Shown>)| {
@@ -42,53 +52,110 @@ pub fn html(found: &Runs) -> Result<String> {
             page =
                 page.table(&Table { caption: format!("{}, {}", figure.title, grid.protocol), header, rows });
         }
-        page = page.figures(vec![pareto(&grid), cost(&grid)]);
+        page = page.figures(vec![gains(&runs, &grid, &looks), pareto(&grid, &looks), cost(&grid, &looks)]);
+        page = page.fold(&format!("Along the streams of {}", grid.protocol));
         for dataset in &grid.datasets {
-            page = stream_figures(page, found, &grid, dataset)?;
+            page = streams.figures(page, &grid, dataset)?;
         }
+        page = page.unfold().unfold();
     }
-    page = stability(page, &runs);
+    page = page.section("Gain and harm").fold("Method by method, stream by stream");
+    page = harm::section(page, &runs).unfold();
+    page = page.section("Further figures");
+    page = stability(page.fold("Stability"), &runs).unfold();
     page = open_set(page, &runs);
     page = domains(page, &runs);
     page = stories(page, &runs);
-    Ok(page.to_html())
+    Ok(page.foot(&foot(&runs)).to_html())
 }
 
-/// A colour for each method, the same in every chart: grey for zero-shot, then UL-TTA, then by rank.
-fn drawn<'a>(grid: &Grid<'a>) -> Vec<(&'a str, usize)> {
-    let mut names: Vec<&str> = ["zero-shot", "ul-tta", "ul-tta:paper"]
-        .into_iter()
-        .filter_map(|n| grid.methods.iter().find(|m| **m == n).copied())
-        .collect();
-    for method in &grid.methods {
+/// How the page and its runs came about.
+fn foot(runs: &[Run]) -> Vec<String> {
+    let Made { command, version, date, machine } = Made::now();
+    let mut lines = vec![format!("Page: {command} · ultta {version} · {date} · {machine}")];
+    let mut commands: BTreeMap<(&str, &str, &str), (usize, &str)> = BTreeMap::new();
+    for made in runs.iter().filter_map(|run| run.made.as_ref()) {
+        let key = (made.command.as_str(), made.version.as_str(), made.machine.as_str());
+        let entry = commands.entry(key).or_insert((0, &made.date));
+        *entry = (entry.0 + 1, entry.1.max(&made.date));
+    }
+    let mut commands: Vec<_> = commands.into_iter().collect();
+    commands.sort_by_key(|(_, (n, _))| std::cmp::Reverse(*n));
+    for ((command, version, machine), (n, date)) in commands.iter().take(COMMANDS) {
+        lines.push(format!("{n} run(s): {command} · ultta {version} · until {date} · {machine}"));
+    }
+    if commands.len() > COMMANDS {
+        lines.push(format!(
+            "and {} further commands; made.json beside each run has its own",
+            commands.len() - COMMANDS
+        ));
+    }
+    lines
+}
+
+/// The methods drawn along streams with their colours, the same in every chart: grey for zero-shot, then UL-TTA, then
+/// by rank over all protocols.
+fn looks<'a>(overview: &Overview<'a>) -> Vec<(&'a str, usize)> {
+    let ranked: Vec<&str> = overview.methods.iter().map(|m| m.method).collect();
+    let first = ["zero-shot", "ul-tta", "ul-tta:paper"].into_iter();
+    let mut names: Vec<&str> = first.filter_map(|n| ranked.iter().find(|m| **m == n).copied()).collect();
+    for method in &ranked {
         if names.len() < LINES && !names.contains(method) {
             names.push(method);
         }
     }
     let mut next = 0;
-    names
-        .into_iter()
-        .map(|n| match n {
-            "zero-shot" => (n, 0),
-            _ => {
-                next += 1;
-                (n, next)
-            }
-        })
-        .collect()
+    let mut look = |name: &str| {
+        if name == "zero-shot" {
+            return 0;
+        }
+        next += 1;
+        next
+    };
+    names.into_iter().map(|name| (name, look(name))).collect()
 }
 
-fn colour(grid: &Grid<'_>, method: &str) -> usize {
-    drawn(grid).iter().find(|(n, _)| *n == method).map_or(LINES, |(_, c)| *c)
+fn colour(looks: &[(&str, usize)], method: &str) -> usize {
+    looks.iter().find(|(n, _)| *n == method).map_or(LINES, |(_, c)| *c)
+}
+
+/// The gain on every dataset with its interval, for the methods that are drawn.
+fn gains(runs: &[Run], grid: &Grid<'_>, looks: &[(&str, usize)]) -> String {
+    let names = grid.datasets.iter().map(|d| d.to_string()).collect();
+    let title = format!("Gain and 95 % intervals, {}", grid.protocol);
+    let mut bars = Bars::new(title, "points over zero-shot", names).signed(1);
+    let drawn = looks.iter().filter(|(m, _)| *m != "zero-shot" && grid.methods.contains(m));
+    for (method, colour) in drawn.take(3) {
+        let (mut values, mut intervals) = (Vec::new(), Vec::new());
+        for dataset in &grid.datasets {
+            let own: Vec<&Run> = runs.iter().filter(|r| is(r, grid.protocol, dataset, method)).collect();
+            let mean = |value: &dyn Fn(&Run) -> f64| {
+                if own.is_empty() {
+                    return f64::NAN;
+                }
+                100.0 * own.iter().map(|r| value(r)).sum::<f64>() / own.len() as f64
+            };
+            values.push(mean(&|r| r.summary.quality.top1 - r.summary.zero_shot.top1));
+            let end = |end: fn(&Run) -> f64| mean(&end);
+            intervals.push((end(|r| r.summary.intervals.gain.low), end(|r| r.summary.intervals.gain.high)));
+        }
+        bars = bars.group(*method, values, intervals, *colour);
+    }
+    bars.to_svg()
+}
+
+fn is(run: &Run, protocol: &str, dataset: &str, method: &str) -> bool {
+    let s = &run.summary;
+    s.protocol == protocol && s.dataset == dataset && s.method == method
 }
 
 /// Mean top-1 against mean ECE.
-fn pareto(grid: &Grid<'_>) -> String {
+fn pareto(grid: &Grid<'_>, looks: &[(&str, usize)]) -> String {
     let title = format!("Accuracy and calibration, {}", grid.protocol);
     let mut chart = Scatter::new(title, "mean ECE (%), lower is better", "mean top-1 (%)");
     for method in &grid.methods {
         if let (Some(top1), Some(ece)) = (grid.mean(method, &FIGURES[0]), grid.mean(method, &FIGURES[1])) {
-            let series = Series::new("", vec![(100.0 * ece, 100.0 * top1)]).colour(colour(grid, method));
+            let series = Series::new("", vec![(100.0 * ece, 100.0 * top1)]).colour(colour(looks, method));
             chart = chart.series(series, vec![method.to_string()]);
         }
     }
@@ -96,9 +163,9 @@ fn pareto(grid: &Grid<'_>) -> String {
 }
 
 /// Microseconds a sample against the gain in top-1.
-fn cost(grid: &Grid<'_>) -> String {
+fn cost(grid: &Grid<'_>, looks: &[(&str, usize)]) -> String {
     let title = format!("Cost and gain, {}", grid.protocol);
-    let mut chart = Scatter::new(title, "mean time per sample (µs, log₁₀)", "mean gain in top-1 (points)");
+    let mut chart = Scatter::new(title, "mean time per sample (µs)", "mean gain in top-1 (points)").log_x();
     for method in &grid.methods {
         let cells: Vec<&Cell> = grid.datasets.iter().filter_map(|d| grid.cell(method, d)).collect();
         if cells.is_empty() {
@@ -108,53 +175,85 @@ fn cost(grid: &Grid<'_>) -> String {
             |value: &dyn Fn(&Cell) -> f64| cells.iter().map(|c| value(c)).sum::<f64>() / cells.len() as f64;
         let micros = mean(&|c| 1e6 / c.samples_per_second.mean.max(1e-9));
         let gain = mean(&|c| 100.0 * (c.top1.mean - c.zero_shot_top1.mean));
-        let series = Series::new("", vec![(micros.log10(), gain)]).colour(colour(grid, method));
+        let series = Series::new("", vec![(micros, gain)]).colour(colour(looks, method));
         chart = chart.series(series, vec![method.to_string()]);
     }
     chart.to_svg()
 }
 
-/// Accuracy and calibration along the stream and reliability diagrams, first seed.
-fn stream_figures(mut page: Page, found: &Runs, grid: &Grid<'_>, dataset: &str) -> Result<Page> {
-    let name = short(dataset, &grid.datasets);
-    let mut accuracy =
-        LineChart::new(format!("{name}: gain in top-1 along the stream"), "sample", "points over zero-shot");
-    let mut calibration = LineChart::new(format!("{name}: ECE so far"), "sample", "ECE (%)");
-    let mut reliability = Reliability::new(format!("{name}: reliability"));
-    let mut any = false;
-    for (method, colour) in drawn(grid) {
-        let own = |r: &Run| {
-            r.summary.protocol == grid.protocol && r.summary.dataset == dataset && r.summary.method == method
-        };
-        let Some((run, folder)) = found.runs.iter().find(|(run, _)| own(run)) else { continue };
-        let Ok(windows) = read_windows(folder) else { continue };
-        any = true;
-        let line = |value: fn(&Window) -> f64| {
-            let points = windows.iter().map(|w| (w.end as f64, 100.0 * value(w))).collect();
-            Series::new(method, points).colour(colour)
-        };
-        accuracy = accuracy.series(line(|w| w.top1 - w.zero_shot_top1));
-        calibration = calibration.series(line(|w| w.ece));
-        if colour <= 2 {
-            reliability = reliability.series(method, &reliability_bins(&run.summary.reliability), colour);
-            if accuracy_spans(run) && colour == 1 {
+/// What curves are drawn from.
+struct Streams<'a> {
+    runs: &'a [Run],
+    folders: &'a [&'a Path],
+    looks: &'a [(&'a str, usize)],
+}
+
+impl Streams<'_> {
+    /// The windows of a method on a stream, seed by seed, those less than half full left out; with the first seed's run.
+    fn windows(&self, grid: &Grid<'_>, dataset: &str, method: &str) -> Option<(&Run, Vec<Vec<Window>>)> {
+        let mut first = None;
+        let mut all: Vec<Vec<Window>> = Vec::new();
+        for (run, folder) in self.runs.iter().zip(self.folders) {
+            if !is(run, grid.protocol, dataset, method) {
+                continue;
+            }
+            let Ok(mut windows) = read_windows(folder) else { continue };
+            windows.retain(|w| 2 * w.n >= run.summary.course.window && w.n > 0);
+            let ends = |w: &[Window]| w.iter().map(|w| w.end).collect::<Vec<_>>();
+            // A seed whose windows end elsewhere has no place in a mean.
+            if all.first().is_none_or(|known| ends(known) == ends(&windows)) {
+                all.push(windows);
+            }
+            first.get_or_insert(run);
+        }
+        first.map(|run| (run, all))
+    }
+
+    /// Accuracy and calibration along the stream, mean and spread over seeds, and reliability of the first seed.
+    fn figures(&self, mut page: Page, grid: &Grid<'_>, dataset: &str) -> Result<Page> {
+        let mut accuracy = LineChart::new(
+            format!("{dataset}: gain in top-1 along the stream"),
+            "sample",
+            "points over zero-shot",
+        );
+        let mut calibration = LineChart::new(format!("{dataset}: ECE so far"), "sample", "ECE (%)");
+        let mut reliability = Reliability::new(format!("{dataset}: reliability, first seed"));
+        let (mut any, mut spans) = (false, false);
+        for &(method, colour) in self.looks {
+            let Some((run, seeds)) = self.windows(grid, dataset, method) else { continue };
+            any = true;
+            accuracy = accuracy.series(band(method, &seeds, |w| w.top1 - w.zero_shot_top1).colour(colour));
+            calibration = calibration.series(band(method, &seeds, |w| w.ece).colour(colour));
+            if colour <= 2 {
+                reliability = reliability.series(method, &reliability_bins(&run.summary.reliability), colour);
+            }
+            if !spans {
+                spans = true;
                 let mut from = 0.0;
                 for domain in &run.summary.course.domains {
                     let to = from + domain.n as f64;
-                    accuracy = accuracy.span(from, to, short(&domain.name, &[]));
+                    accuracy = accuracy.span(from, to, domain.name.clone());
                     from = to;
                 }
             }
         }
+        if any {
+            page = page.figures(vec![accuracy.to_svg(), calibration.to_svg(), reliability.to_svg()]);
+        }
+        Ok(page)
     }
-    if any {
-        page = page.figures(vec![accuracy.to_svg(), calibration.to_svg(), reliability.to_svg()]);
-    }
-    Ok(page)
 }
 
-fn accuracy_spans(run: &Run) -> bool {
-    !run.summary.course.domains.is_empty()
+/// A figure along the stream: the mean over seeds, and one standard deviation around it where there are several.
+fn band(name: &str, seeds: &[Vec<Window>], value: fn(&Window) -> f64) -> Series {
+    let (mut points, mut edges) = (Vec::new(), Vec::new());
+    for i in 0..seeds.first().map_or(0, Vec::len) {
+        let spread = Spread::of(seeds.iter().map(|windows| 100.0 * value(&windows[i])));
+        points.push((seeds[0][i].end as f64, spread.mean));
+        edges.push((spread.mean - spread.sd, spread.mean + spread.sd));
+    }
+    let series = Series::new(name, points);
+    if seeds.len() > 1 { series.band(edges) } else { series }
 }
 
 fn reliability_bins(bins: &[Bin]) -> Vec<ReliabilityBin> {
@@ -163,6 +262,7 @@ fn reliability_bins(bins: &[Bin]) -> Vec<ReliabilityBin> {
         confidence: b.prob / b.n as f64,
         accuracy: b.right as f64 / b.n as f64,
         share: b.n as f64 / total as f64,
+        n: b.n as usize,
     };
     bins.iter().filter(|b| b.n > 0).map(bin).collect()
 }
@@ -200,7 +300,7 @@ fn stability(page: Page, runs: &[Run]) -> Page {
         "worst window",
         "guard fired",
     ];
-    page.section("Stability").table(&Table {
+    page.table(&Table {
         caption: "The worst over datasets and seeds; points against zero-shot".into(),
         header: header.map(String::from).to_vec(),
         rows: worst.into_iter().map(row).collect(),
@@ -212,7 +312,7 @@ fn open_set(page: Page, runs: &[Run]) -> Page {
         let (s, open) = (&run.summary, run.summary.open.as_ref()?);
         let percent = |v: f64| format!("{:.1}", 100.0 * v);
         Some(vec![
-            format!("{} · {} · {} · {}", s.method, short(&s.dataset, &[]), s.protocol, s.seed),
+            format!("{} · {} · {} · {}", s.method, s.dataset, s.protocol, s.seed),
             open.strangers.to_string(),
             percent(open.max_softmax.auroc),
             percent(open.energy.auroc),
@@ -236,11 +336,8 @@ fn open_set(page: Page, runs: &[Run]) -> Page {
         "zero-shot softmax",
         "zero-shot energy",
     ];
-    page.section("Strangers").table(&Table {
-        caption: "Telling samples of no known class from the others (%)".into(),
-        header: header.map(String::from).to_vec(),
-        rows,
-    })
+    let caption = "Telling samples of no known class from the others (%)".into();
+    page.fold("Strangers").table(&Table { caption, header: header.map(String::from).to_vec(), rows }).unfold()
 }
 
 fn domains(page: Page, runs: &[Run]) -> Page {
@@ -251,11 +348,11 @@ fn domains(page: Page, runs: &[Run]) -> Page {
                 format!(
                     "{} · {} · {} · seed {} · {}. {}",
                     run.summary.method,
-                    short(&run.summary.dataset, &[]),
+                    run.summary.dataset,
                     run.summary.protocol,
                     run.summary.seed,
                     i + 1,
-                    short(&d.name, &[])
+                    d.name
                 ),
                 format!("{:.1}", 100.0 * d.top1),
                 format!("{:.1}", 100.0 * d.zero_shot_top1),
@@ -268,11 +365,10 @@ fn domains(page: Page, runs: &[Run]) -> Page {
         return page;
     }
     let header = ["run and visit", "top-1", "zero-shot", "gain", "samples to recover"];
-    page.section("Domain after domain").table(&Table {
-        caption: "One stream without reset".into(),
-        header: header.map(String::from).to_vec(),
-        rows,
-    })
+    let caption = "One stream without reset".into();
+    page.fold("Domain after domain")
+        .table(&Table { caption, header: header.map(String::from).to_vec(), rows })
+        .unfold()
 }
 
 /// Which prototypes and priors moved, and which answers changed: the first run of UL-TTA, or of any method.
@@ -287,7 +383,7 @@ fn stories(mut page: Page, runs: &[Run]) -> Page {
         if seen.len() > 4 {
             break;
         }
-        let title = format!("{} on {}, {}", s.method, short(&s.dataset, &[]), s.protocol);
+        let title = format!("{} on {}, {}", s.method, s.dataset, s.protocol);
         let classes: Vec<String> = s.drift.iter().map(|d| d.class.clone()).collect();
         let uniform = 1.0 / s.classes as f64;
         let movement = Bars::new(format!("{title}: movement"), "‖Δt‖", classes.clone()).group(
@@ -302,13 +398,18 @@ fn stories(mut page: Page, runs: &[Run]) -> Page {
             Vec::new(),
             3,
         );
+        let kind = |f: &Flip| if f.adapted == f.class { "helpful" } else { "harmful" };
         let rows = s.flips.examples.iter().map(|f| {
-            let kind = if f.adapted == f.class { "helpful" } else { "harmful" };
-            vec![f.id.clone(), kind.into(), f.class.clone(), f.zero_shot.clone(), f.adapted.clone()]
+            vec![f.id.clone(), kind(f).into(), f.class.clone(), f.zero_shot.clone(), f.adapted.clone()]
         });
+        let shown = s.flips.examples.iter().filter_map(|f| {
+            let caption = format!("{}: {}, was {}, is {}", kind(f), f.class, f.zero_shot, f.adapted);
+            Some((f.thumbnail.clone()?, caption))
+        });
+        let shown: Vec<(String, String)> = shown.collect();
         let header = ["row", "flip", "class", "zero-shot said", "adapted said"];
         page = page
-            .section(&format!("What moved: {title}"))
+            .fold(&format!("What moved: {title}"))
             .figures(vec![movement.to_svg(), prior.to_svg()])
             .table(&Table {
                 caption: format!(
@@ -318,6 +419,10 @@ fn stories(mut page: Page, runs: &[Run]) -> Page {
                 header: header.map(String::from).to_vec(),
                 rows: rows.collect(),
             });
+        if !shown.is_empty() {
+            page = page.thumbnails(&shown);
+        }
+        page = page.unfold();
     }
     page
 }

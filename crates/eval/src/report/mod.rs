@@ -8,9 +8,11 @@ use ultta::{Error, Result};
 use crate::run_folder::{read_run, read_windows};
 use crate::summary::Run;
 
+mod compare;
 mod grid;
 mod harm;
 mod html;
+mod overview;
 mod text;
 
 pub use html::html;

@@ -3,16 +3,19 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use super::grid::{FIGURES, FigureTable, Grid, Shown, seeds_note};
-use super::harm;
+use super::grid::{FIGURES, FigureTable, Grid, Shown, named, seeds_note};
+use super::overview::Overview;
+use super::{compare, harm};
 use crate::pictures::Cost;
 use crate::summary::{Run, cells};
 
 /// Tables as Markdown.
 pub fn markdown(runs: &[Run]) -> String {
-    let cells = cells(runs);
+    let runs = &named(runs)[..];
+    let (cells, ties) = (cells(runs), compare::ties(runs));
     let mut out = format!("{}\n", seeds_note(&cells));
-    for grid in Grid::all(&cells) {
+    out.push_str(&Overview::of(runs).markdown());
+    for grid in Grid::all(&cells, &ties) {
         for figure in &FIGURES {
             let FigureTable { header, rows } = grid.table(figure);
             let _ = writeln!(out, "\n**{} — {}**\n", grid.protocol, figure.title);
@@ -77,44 +80,101 @@ fn costs(runs: &[Run]) -> String {
     out
 }
 
-/// Tables as LaTeX (booktabs), best in bold, losses in italics.
+/// Datasets of a LaTeX table: more do not fit a column, and go into further tables.
+const COLUMNS: usize = 5;
+
+/// A LaTeX document that compiles as it is (pdflatex, booktabs and graphicx): tables of a column's width, the best in
+/// bold, what chance alone sets apart from the best underlined, losses in italics.
 pub fn latex(runs: &[Run]) -> String {
-    let cells = cells(runs);
-    let mut out = format!("% {}\n", seeds_note(&cells).replace('★', "bold:").replace('▼', "italic:"));
-    let escape =
-        |t: &str| t.replace('&', "\\&").replace('%', "\\%").replace('_', "\\_").replace('→', "$\\to$");
-    for grid in Grid::all(&cells) {
+    let runs = &named(runs)[..];
+    let (cells, ties) = (cells(runs), compare::ties(runs));
+    let note = seeds_note(&cells);
+    let note = note.replace('★', "bold:").replace('≈', "underlined:").replace('▼', "italic:");
+    let mut out = format!(
+        "% {note}\n\\documentclass[twocolumn]{{article}}\n\\usepackage[utf8]{{inputenc}}\n\\usepackage[T1]{{fontenc}}\n\
+         \\usepackage{{booktabs,graphicx}}\n\\begin{{document}}\n\n"
+    );
+    for grid in Grid::all(&cells, &ties) {
         for figure in &FIGURES {
             let FigureTable { header, rows } = grid.table(figure);
-            let cell = |shown: &Shown| {
-                let plain = escape(&shown.to_string()).replace('–', "--").replace('±', "$\\pm$");
-                if shown.best {
-                    format!("\\textbf{{{plain}}}")
-                } else if shown.loses {
-                    format!("\\textit{{{plain}}}")
-                } else {
-                    plain
+            let fixed = header.len() - grid.datasets.len();
+            for (part, datasets) in header[fixed..].chunks(COLUMNS).enumerate() {
+                let from = fixed + part * COLUMNS;
+                let columns = "l".to_string() + &"r".repeat(fixed - 1 + datasets.len());
+                let names: Vec<String> = header[..fixed].iter().chain(datasets).map(|h| escape(h)).collect();
+                let more = if part > 0 { ", continued" } else { "" };
+                let _ = writeln!(
+                    out,
+                    "\\begin{{table}}[t]\n\\centering\n\\caption{{{}: {}{more}}}\n\\resizebox{{\\columnwidth}}{{!}}{{%",
+                    escape(grid.protocol),
+                    escape(figure.title)
+                );
+                let _ = writeln!(out, "\\begin{{tabular}}{{{columns}}}\n\\toprule");
+                let _ = writeln!(out, "{} \\\\\n\\midrule", names.join(" & "));
+                for (method, figures) in &rows {
+                    let own = figures[from - 1..from - 1 + datasets.len()].iter();
+                    let own: Vec<String> = figures[..fixed - 1].iter().chain(own).map(latex_cell).collect();
+                    let _ = writeln!(out, "{} & {} \\\\", escape(method), own.join(" & "));
                 }
-            };
-            let columns = "l".to_string() + &"r".repeat(header.len() - 1);
-            let _ = writeln!(
-                out,
-                "\\begin{{table}}\n\\caption{{{}: {}}}",
-                escape(grid.protocol),
-                escape(figure.title)
-            );
-            let _ = writeln!(out, "\\begin{{tabular}}{{{columns}}}\n\\toprule");
-            let _ = writeln!(
-                out,
-                "{} \\\\\n\\midrule",
-                header.iter().map(|h| escape(h)).collect::<Vec<_>>().join(" & ")
-            );
-            for (method, figures) in rows {
-                let figures: Vec<String> = figures.iter().map(cell).collect();
-                let _ = writeln!(out, "{} & {} \\\\", escape(&method), figures.join(" & "));
+                let _ = writeln!(out, "\\bottomrule\n\\end{{tabular}}}}\n\\end{{table}}\n");
             }
-            let _ = writeln!(out, "\\bottomrule\n\\end{{tabular}}\n\\end{{table}}\n");
+        }
+        // Floats of a protocol are set before the next one's begin: LaTeX can hold back only a few.
+        out.push_str("\\clearpage\n\n");
+    }
+    out.push_str("\\end{document}\n");
+    out
+}
+
+fn latex_cell(shown: &Shown) -> String {
+    let plain = escape(&shown.to_string());
+    if shown.best {
+        format!("\\textbf{{{plain}}}")
+    } else if shown.ties {
+        format!("\\underline{{{plain}}}")
+    } else if shown.loses {
+        format!("\\textit{{{plain}}}")
+    } else {
+        plain
+    }
+}
+
+/// Text as LaTeX sets it. Letters beyond ASCII that have no command here become a question mark.
+fn escape(text: &str) -> String {
+    let mut out = String::new();
+    for c in text.chars() {
+        match c {
+            '&' | '%' | '$' | '#' | '_' | '{' | '}' => {
+                out.push('\\');
+                out.push(c);
+            }
+            '\\' => out.push_str("\\textbackslash{}"),
+            '^' => out.push_str("\\textasciicircum{}"),
+            '~' => out.push_str("\\textasciitilde{}"),
+            '→' => out.push_str("$\\to$"),
+            '±' => out.push_str("$\\pm$"),
+            '–' => out.push_str("--"),
+            'µ' | 'μ' => out.push_str("$\\mu$"),
+            'π' => out.push_str("$\\pi$"),
+            'τ' => out.push_str("$\\tau$"),
+            // What inputenc and the T1 fonts have: Latin letters with accents.
+            c if c.is_ascii() || ('\u{c0}'..='\u{17e}').contains(&c) => out.push(c),
+            _ => out.push('?'),
         }
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::escape;
+
+    #[test]
+    fn latex_is_told_of_its_own_signs() {
+        assert_eq!(
+            escape("a_b & 5 % of {x}^2 # $ ~ \\"),
+            "a\\_b \\& 5 \\% of \\{x\\}\\textasciicircum{}2 \\# \\$ \\textasciitilde{} \\textbackslash{}"
+        );
+        assert_eq!(escape("π–é ±1 → 猫"), "$\\pi$--é $\\pm$1 $\\to$ ?");
+    }
 }

@@ -243,11 +243,11 @@ impl Evaluations<'_> {
             return Ok(known);
         }
         progress.started(worker, job, stream.samples.len());
-        let (summary, _, _) = job.run(&stream, |n| {
+        let ran = job.run(&stream, |n| {
             progress.advanced(worker, n);
             !progress.gives_up()
         })?;
-        let evaluated = Evaluated::of(&summary);
+        let evaluated = Evaluated::of(&ran.run.summary);
         self.journal.note(&key, evaluated)?;
         progress.finished(worker, job, true);
         Ok(evaluated)

@@ -16,7 +16,7 @@ __all__ = ["reliability", "stream"]
 def reliability(prob: ArrayLike, right: ArrayLike, *, bins: int = 15, label: str | None = None, ax: Any = None) -> Any:
     """Reliability diagram: accuracy over confidence, bin by bin; the diagonal is perfect calibration.
 
-    ``prob`` is the probability of each answer, ``right`` whether it was right.
+    Bins of fewer than 20 answers are pale. A label has the same colour in every plot. ``prob`` is the probability of each answer, ``right`` whether it was right.
 
     >>> ax = reliability([0.9, 0.6, 0.8, 0.7], [True, False, True, True], label="adapted")
     >>> ax.get_xlabel()
@@ -24,11 +24,15 @@ def reliability(prob: ArrayLike, right: ArrayLike, *, bins: int = 15, label: str
     """
     table = metrics.reliability(prob, right, bins)
     ax = _axes(ax)
-    filled = table["n"] > 0
+    sure, few = table["n"] >= FEW, (table["n"] > 0) & (table["n"] < FEW)
+    if not sure.any():
+        sure, few = few, sure
     ece = metrics.ece(prob, right, bins)
     name = f"ECE {100 * ece:.1f} %" if label is None else f"{label}: ECE {100 * ece:.1f} %"
     ax.plot([0, 1], [0, 1], color="0.7", linestyle="--", linewidth=1)
-    ax.plot(table["prob"][filled], table["accuracy"][filled], marker="o", label=name)
+    look = _look(label)
+    ax.plot(table["prob"][sure], table["accuracy"][sure], marker="o", label=name, **look)
+    ax.plot(table["prob"][few], table["accuracy"][few], "o", alpha=0.25, color=look["color"])
     ax.set(xlabel="probability", ylabel="share right", xlim=(0, 1), ylim=(0, 1))
     ax.legend(loc="upper left")
     return ax
@@ -36,6 +40,8 @@ def reliability(prob: ArrayLike, right: ArrayLike, *, bins: int = 15, label: str
 
 def stream(right: Mapping[str, ArrayLike], *, window: int = 200, ax: Any = None) -> Any:
     """Accuracy along a stream: the running mean over the last ``window`` samples, one curve per name.
+
+    A curve begins where its window is half full. A name has the same colour in every plot.
 
     >>> ax = stream({"zero-shot": [1, 0, 1, 1], "adapted": [1, 1, 1, 1]}, window=2)
     >>> len(ax.get_lines())
@@ -46,12 +52,35 @@ def stream(right: Mapping[str, ArrayLike], *, window: int = 200, ax: Any = None)
     ax = _axes(ax)
     for name, values in right.items():
         hits = np.concatenate([[0.0], np.cumsum(np.asarray(values, dtype=np.float64))])
-        ends = np.arange(1, len(hits))
+        ends = np.arange(min(max((window + 1) // 2, 1), max(len(hits) - 1, 1)), len(hits))
         starts = np.maximum(ends - window, 0)
-        ax.plot(ends, (hits[ends] - hits[starts]) / np.maximum(ends - starts, 1), label=name)
+        share = (hits[ends] - hits[starts]) / np.maximum(ends - starts, 1)
+        ax.plot(ends, share, label=name, **_look(name))
     ax.set(xlabel="sample", ylabel=f"share right of the last {window}")
     ax.legend(loc="best")
     return ax
+
+
+# Bins of fewer answers say little.
+FEW = 20
+
+# After Okabe and Ito: told apart by colour-blind readers. Grey is for the frozen model.
+FROZEN = {"zero-shot", "zero_shot", "frozen"}
+COLOURS = ("#0072b2", "#d55e00", "#00805e", "#a8487f", "#b27700", "#1b8fb8")
+ADAPTED = {"adapted", "ul-tta", "ul_tta"}
+
+
+def _look(name: str | None) -> dict[str, Any]:
+    """The colour of a name: grey for the frozen model, blue for the adapted one, for others the next that is free."""
+    if name in FROZEN:
+        return {"color": "#6b7280", "linestyle": "--"}
+    if name is None or name in ADAPTED:
+        return {"color": COLOURS[0]}
+    known = _known.setdefault(name, 1 + len(_known) % (len(COLOURS) - 1))
+    return {"color": COLOURS[known]}
+
+
+_known: dict[str, int] = {}
 
 
 def _axes(ax: Any) -> Any:

@@ -16,7 +16,8 @@
 //! the cap (the smallest is always 0); τ multiplies the model's own logit scale; the MAP mean is normalised,
 //! interpolated, clipped, normalised; ρ = 0.01 and κ = 0.07 are the largest movement and KL that its stability table
 //! reports; the entropy that τ_pred minimises is that of the admitted samples since the last update, as they were
-//! scored.
+//! scored. So the temperature is fitted last, as in Algorithm 1, but to scores from before the prototypes and the prior
+//! moved: scoring the samples again would need their features, which are not kept.
 
 use std::sync::Arc;
 
@@ -402,18 +403,19 @@ impl Paper {
 
     /// Moves the three levers.
     fn update(&mut self) {
+        // Prototypes, prior, temperature: the order of Algorithm 1.
         let strict = self.strictness();
-        if !self.config.temperature.frozen {
-            let since = self.recent.newest(self.recent_since);
-            let rows: Vec<Sample<'_>> = since.filter(|s| s.flags.admitted).collect();
-            self.temperatures.fit_pred(&rows, &self.config.temperature);
-        }
-        self.prior.update(strict.gamma, strict.kappa);
         if let Some(prototypes) = &mut self.prototypes {
             prototypes.update(strict.alpha, strict.eta);
             let moved = prototypes.movements();
             let mean = moved.iter().sum::<f64>() / moved.len().max(1) as f64;
             self.movement = (moved.iter().copied().fold(0.0, f64::max), mean);
+        }
+        self.prior.update(strict.gamma, strict.kappa);
+        if !self.config.temperature.frozen {
+            let since = self.recent.newest(self.recent_since);
+            let rows: Vec<Sample<'_>> = since.filter(|s| s.flags.admitted).collect();
+            self.temperatures.fit_pred(&rows, &self.config.temperature);
         }
         self.since_update = 0;
         self.recent_since = 0;

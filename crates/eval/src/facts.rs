@@ -1,0 +1,50 @@
+//! [`Facts`]: what a method is allowed to see and to keep.
+
+use serde::{Deserialize, Serialize};
+use ultta::{Card, Grouping, Readout};
+
+/// What a method is allowed to see and to keep: methods that differ in it are no equals.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Facts {
+    /// The sample teaches before it is answered.
+    pub answers_after: bool,
+    /// It sees later samples: those of its batch, or all.
+    pub later_samples: bool,
+    /// It is told the length of the stream.
+    pub stream_length: bool,
+    /// It is given labelled examples.
+    pub labels: bool,
+    /// It needs further views of each picture.
+    pub views: bool,
+    /// It changes the encoder and so needs the pictures.
+    pub pictures: bool,
+}
+
+impl Facts {
+    /// By its card.
+    pub fn of(card: &Card, pictures: bool) -> Self {
+        Self {
+            answers_after: card.readout == Readout::AfterObserve,
+            later_samples: card.grouping == Grouping::Joint,
+            stream_length: card.horizon.is_some(),
+            labels: card.needs_labels,
+            views: card.needs_views,
+            pictures,
+        }
+    }
+
+    /// In short words, for a column of a table.
+    pub fn words(&self) -> String {
+        let words = [
+            (self.answers_after, "learns before it answers"),
+            (self.later_samples, "later samples"),
+            (self.stream_length, "stream's length"),
+            (self.labels, "labels"),
+            (self.views, "views"),
+            (self.pictures, "pictures"),
+        ];
+        let words: Vec<&str> = words.into_iter().filter(|w| w.0).map(|w| w.1).collect();
+        if words.is_empty() { "–".into() } else { words.join(", ") }
+    }
+}

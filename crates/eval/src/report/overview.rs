@@ -1,0 +1,265 @@
+//! What a reader should know first: one ranking over all protocols, equals beside equals.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+
+use super::compare::{Difference, difference, same_streams};
+use crate::plot::{Bars, Page, Table};
+use crate::summary::{Facts, Run, tail};
+
+/// A cell loses if its top-1 is more points below zero-shot's, and the interval of the difference leaves out 0.
+const TOLERANCE: f64 = 0.5;
+
+/// A method over all its streams; figures are points of top-1 over zero-shot on the same samples.
+pub(super) struct Ranked<'a> {
+    pub method: &'a str,
+    facts: Facts,
+    /// Streams (datasets under protocols) it ran on.
+    cells: usize,
+    /// Mean over streams, with its 95 % interval.
+    pub gain: f64,
+    interval: (f64, f64),
+    /// Mean over the worst tenth of all runs.
+    tail: f64,
+    best: (f64, String),
+    worst: (f64, String),
+    losing: usize,
+    /// To the best of all methods that ran on as many streams; `None` for itself, or without kept answers.
+    to_best: Option<Difference>,
+}
+
+/// All methods.
+pub(super) struct Overview<'a> {
+    /// The best mean first.
+    pub methods: Vec<Ranked<'a>>,
+    cells: usize,
+    protocols: usize,
+    datasets: usize,
+}
+
+impl<'a> Overview<'a> {
+    pub fn of(runs: &'a [Run]) -> Self {
+        let mut of_method: BTreeMap<&str, Vec<&Run>> = BTreeMap::new();
+        for run in runs {
+            of_method.entry(&run.summary.method).or_default().push(run);
+        }
+        let distinct = |key: &dyn Fn(&'a Run) -> &'a str| runs.iter().map(key).collect::<BTreeSet<_>>().len();
+        let streams: BTreeSet<_> = runs.iter().map(|r| (&r.summary.protocol, &r.summary.dataset)).collect();
+        let mut methods: Vec<Ranked<'_>> =
+            of_method.iter().map(|(name, runs)| Ranked::of(name, runs)).collect();
+        methods.sort_by(|a, b| {
+            (b.cells, b.gain).partial_cmp(&(a.cells, a.gain)).unwrap_or(a.method.cmp(b.method))
+        });
+        let whole = |m: &&Ranked<'_>| m.cells == streams.len();
+        if let Some(best) = methods.iter().find(whole).map(|m| m.method) {
+            for ranked in methods.iter_mut().filter(|m| m.method != best) {
+                ranked.to_best = difference(same_streams(&of_method[ranked.method], &of_method[best]));
+            }
+        }
+        methods.sort_by(|a, b| b.gain.total_cmp(&a.gain).then(a.method.cmp(b.method)));
+        Self {
+            methods,
+            cells: streams.len(),
+            protocols: distinct(&|r| &r.summary.protocol),
+            datasets: distinct(&|r| &r.summary.dataset),
+        }
+    }
+
+    /// The best method that ran everywhere.
+    fn best(&self) -> Option<&Ranked<'a>> {
+        self.methods.iter().find(|m| m.cells == self.cells && m.method != "zero-shot")
+    }
+
+    const HEADER: [&'static str; 9] = [
+        "method",
+        "mean gain",
+        "95 % interval",
+        "worst tenth of runs",
+        "best stream",
+        "worst stream",
+        "streams that lose",
+        "to the best",
+        "sees, needs, keeps",
+    ];
+
+    /// The ranking, a heading before each group of equals.
+    fn rows(&self) -> Vec<Vec<String>> {
+        let mut groups: BTreeMap<(usize, &str), Vec<&Ranked<'_>>> = BTreeMap::new();
+        for method in &self.methods {
+            groups.entry(group(&method.facts)).or_default().push(method);
+        }
+        let mut rows = Vec::new();
+        for ((_, title), methods) in groups {
+            rows.push(vec![title.to_string()]);
+            rows.extend(methods.into_iter().map(|m| m.row(self.cells)));
+        }
+        rows
+    }
+
+    fn explained(&self) -> String {
+        format!(
+            "Points of top-1 over zero-shot on the same samples: the mean over {} stream(s), {} dataset(s) under {} \
+             protocol(s). Intervals are paired bootstraps over samples. A stream loses if its top-1 is more than \
+             {TOLERANCE} points below zero-shot's and the interval leaves out 0. To the best: the difference to the best \
+             method that ran on every stream, on the streams both ran on; ≈ where chance alone explains it (5 %). Methods \
+             are grouped by what they are allowed to see, so that equals stand beside equals.",
+            self.cells, self.datasets, self.protocols
+        )
+    }
+
+    /// The opening of the page.
+    pub fn section(&self, mut page: Page) -> Page {
+        page = page.section("Summary");
+        if let Some(best) = self.best() {
+            let (low, high) = best.interval;
+            page = page.headline(&[
+                (format!("{:+.1}", best.gain), format!("points, {} [{low:+.1}, {high:+.1}]", best.method)),
+                (
+                    format!("{} of {}", best.losing, self.cells),
+                    "of its streams lose against zero-shot".into(),
+                ),
+                (format!("{:+.1}", best.tail), "points in the worst tenth of its runs".into()),
+            ]);
+            page = page.text(&format!(
+                "Best stream of {}: {} ({:+.1}); worst: {} ({:+.1}).",
+                best.method, best.best.1, best.best.0, best.worst.1, best.worst.0
+            ));
+        }
+        let names = self.methods.iter().map(|m| m.method.to_string()).collect();
+        let gains = self.methods.iter().map(|m| m.gain).collect();
+        let intervals = self.methods.iter().map(|m| m.interval).collect();
+        let title = "Mean gain in top-1 over all streams, 95 % intervals";
+        let bars =
+            Bars::new(title, "points over zero-shot", names).signed(1).group("gain", gains, intervals, 1);
+        page.text(&self.explained())
+            .table(&Table {
+                caption: "All methods over all streams".into(),
+                header: Self::HEADER.map(String::from).to_vec(),
+                rows: self.rows(),
+            })
+            .figures(vec![bars.to_svg()])
+    }
+
+    /// The same as Markdown.
+    pub fn markdown(&self) -> String {
+        let mut out = format!("\n**Summary**\n\n{}\n\n", self.explained());
+        let _ = writeln!(out, "| {} |\n|{}", Self::HEADER.join(" | "), "---|".repeat(Self::HEADER.len()));
+        for row in self.rows() {
+            match &row[..] {
+                [title] => {
+                    let _ = writeln!(out, "| *{title}* |{}", " |".repeat(Self::HEADER.len() - 1));
+                }
+                row => {
+                    let _ = writeln!(out, "| {} |", row.join(" | "));
+                }
+            }
+        }
+        out
+    }
+}
+
+impl<'a> Ranked<'a> {
+    fn of(method: &'a str, runs: &[&'a Run]) -> Self {
+        let gain = |r: &Run| 100.0 * (r.summary.quality.top1 - r.summary.zero_shot.top1);
+        let mut streams: BTreeMap<(&str, &str), Vec<&Run>> = BTreeMap::new();
+        for run in runs {
+            streams.entry((&run.summary.dataset, &run.summary.protocol)).or_default().push(run);
+        }
+        let mean = |runs: &[&Run], value: &dyn Fn(&Run) -> f64| {
+            runs.iter().map(|r| value(r)).sum::<f64>() / runs.len().max(1) as f64
+        };
+        // Seeds and protocols order the same samples anew: ends of intervals are averaged; packs add in squares.
+        let mut packs: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
+        let (mut losing, mut all) = (0, Vec::new());
+        for ((dataset, protocol), runs) in &streams {
+            let own = mean(runs, &gain);
+            let low = own - mean(runs, &|r| 100.0 * r.summary.intervals.gain.low);
+            let high = mean(runs, &|r| 100.0 * r.summary.intervals.gain.high) - own;
+            let pack = packs.entry(dataset).or_default();
+            *pack = (pack.0 + low.max(0.0), pack.1 + high.max(0.0));
+            losing += usize::from(own < -TOLERANCE && own + high < 0.0);
+            all.push((own, format!("{dataset} · {protocol}")));
+        }
+        all.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        let n = all.len().max(1) as f64;
+        let total = all.iter().map(|s| s.0).sum::<f64>() / n;
+        let wide =
+            |side: fn(&(f64, f64)) -> f64| packs.values().map(|p| side(p).powi(2)).sum::<f64>().sqrt() / n;
+        let mut each: Vec<f64> = runs.iter().map(|r| gain(r)).collect();
+        Self {
+            method,
+            facts: runs.first().map_or(Facts::default(), |r| r.summary.facts),
+            cells: all.len(),
+            gain: total,
+            interval: (total - wide(|p| p.0), total + wide(|p| p.1)),
+            tail: tail(&mut each),
+            worst: all.first().cloned().unwrap_or_default(),
+            best: all.last().cloned().unwrap_or_default(),
+            losing,
+            to_best: None,
+        }
+    }
+
+    fn row(&self, cells: usize) -> Vec<String> {
+        let stream = |(gain, name): &(f64, String)| format!("{gain:+.1} {name}");
+        let to_best = match &self.to_best {
+            None => "–".into(),
+            Some(d) => {
+                let chance = if d.is_chance() { " ≈" } else { "" };
+                format!("{:+.1} [{:+.1}, {:+.1}]{chance}", 100.0 * d.mean, 100.0 * d.low, 100.0 * d.high)
+            }
+        };
+        let method = match self.cells {
+            all if all == cells => self.method.to_string(),
+            some => format!("{} ({some} of {cells} streams)", self.method),
+        };
+        vec![
+            method,
+            format!("{:+.2}", self.gain),
+            format!("{:+.2} to {:+.2}", self.interval.0, self.interval.1),
+            format!("{:+.1}", self.tail),
+            stream(&self.best),
+            stream(&self.worst),
+            format!("{} of {}", self.losing, self.cells),
+            to_best,
+            self.facts.words(),
+        ]
+    }
+}
+
+/// Which methods are equals.
+fn group(facts: &Facts) -> (usize, &'static str) {
+    if facts.pictures {
+        (4, "Change the encoder, and need the pictures")
+    } else if facts.labels || facts.views || facts.stream_length {
+        (3, "Need more than features: labels, views or the length of the stream")
+    } else if facts.later_samples {
+        (2, "See later samples: a batch or the whole stream at once")
+    } else if facts.answers_after {
+        (1, "Features as they come; a sample teaches before it is answered")
+    } else {
+        (0, "Features as they come; a sample is answered before it teaches")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worst_tenth_is_rounded_up() {
+        assert_eq!(tail(&mut [3.0, 1.0, 2.0]), 1.0);
+        assert_eq!(tail(&mut (1..=20).map(f64::from).collect::<Vec<_>>()), 1.5);
+        assert_eq!(tail(&mut []), 0.0);
+    }
+
+    #[test]
+    fn equals_stand_together() {
+        let plain = Facts::default();
+        assert_eq!(group(&plain).0, 0);
+        assert_eq!(group(&Facts { answers_after: true, ..plain }).0, 1);
+        assert_eq!(group(&Facts { later_samples: true, answers_after: true, ..plain }).0, 2);
+        assert_eq!(group(&Facts { later_samples: true, stream_length: true, ..plain }).0, 3);
+        assert_eq!(group(&Facts { pictures: true, views: true, ..plain }).0, 4);
+    }
+}
