@@ -13,23 +13,40 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import tomllib
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 ULTTA = ROOT / "target/release/ultta"
 PROTOCOLS = {"iid": "shuffled", "sorted": "class-sorted", "partial:0.2": "20 % of the classes",
              "iid+weak": "shuffled, poor head"}
 
+
+
+def paper_switches() -> dict:
+    """The switches of the paper's table, from the file that `ultta suite paper` reads: row -> {section: {key: value}}."""
+    rows = tomllib.loads((ROOT / "crates/eval/src/suite/ablations.toml").read_text())["row"]
+    switches = {}
+    for row in rows:
+        settings = {}
+        for key, value in row["settings"].items():
+            section, name = key.split(".")
+            value = {"true": True, "false": False}.get(value, value)
+            settings.setdefault(section, {})[name] = value if isinstance(value, bool) else float(value)
+        switches[row["name"]] = settings
+    return switches
+
+
+PAPER = paper_switches()
 # section -> {key: value}: the tables below [method.ul_tta]; `guard` is a table of its own
 ABLATIONS = [
-    ("as it is", {}),
-    ("no gate", {"gate": {"enabled": False}}),
-    ("prototypes frozen", {"prototypes": {"frozen": True}}),
-    ("prior frozen", {"prior": {"frozen": True}}),
+    ("as it is", PAPER["full"]),
+    ("no gate", PAPER["without selective filtering"]),
+    ("prototypes frozen", PAPER["t frozen"]),
+    ("prior frozen", PAPER["π frozen"]),
 ]
-SINGLE_TEMPERATURE = {"paper": {"temperature": {"single": True}}, "default": {"calibration": {"rule": "off"}}}
+SINGLE_TEMPERATURE = {"paper": PAPER["single τ"], "default": {"calibration": {"rule": "off"}}}
 NO_GUARDS = {
-    "paper": {"prototypes": {"rho": float("inf")}, "prior": {"kappa": float("inf")}, "temperature": {"beta": 0.0},
-              "guard": {"enabled": False}},
+    "paper": PAPER["without guards"] | {"guard": {"enabled": False}},
     "default": {"guard": {"enabled": False}},
 }
 # Parts that only the default has.

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use ultta_encode::dataset::Dataset;
-use ultta_encode::prompts::Templates;
 use ultta_encode::source::{self, Item};
 use ultta_encode::store;
 use ultta_encode::{Encoder, prompts};
@@ -25,7 +24,8 @@ pub struct Args {
     paths: Vec<String>,
 
     /// A known dataset: pacs, office-home, domainnet, terra-incognita, imagenet-v2, imagenet-r, imagenet-a,
-    /// imagenet-sketch, imagenet
+    /// imagenet-sketch, imagenet; in CoOp's layouts, caltech101, oxford-pets, stanford-cars, oxford-flowers, food101,
+    /// fgvc-aircraft, sun397, dtd, eurosat, ucf101
     #[arg(long, value_name = "NAME", requires = "root", help_heading = "Dataset")]
     dataset: Option<String>,
 
@@ -33,7 +33,7 @@ pub struct Args {
     #[arg(long, value_name = "DIR", requires = "dataset", help_heading = "Dataset")]
     root: Option<PathBuf>,
 
-    /// Prompt templates of the dataset's head
+    /// Prompt templates of the dataset's head; coop for the dataset's own prompt
     #[arg(long, value_name = "T", default_value = "photo", help_heading = "Dataset")]
     templates: String,
 
@@ -136,11 +136,12 @@ fn labels_of<'a>(items: &'a [Item]) -> Option<(Vec<String>, Vec<usize>)> {
 }
 
 fn dataset(args: &Args, name: &str, root: &Path, interrupt: &Interrupt) -> anyhow::Result<ExitCode> {
-    let found = Dataset::named(name)?.open(root)?;
+    let dataset = Dataset::named(name)?;
+    let found = dataset.open(root)?;
     for warning in &found.warnings {
         eprintln!("warning: {warning}");
     }
-    let templates = Templates::named(&args.templates)?;
+    let templates = dataset.templates(&args.templates)?;
     let encoder = args.encoder.open(args.quiet)?;
     let head = build_head(&*encoder, &found.classes, &templates, true, args.quiet)?;
     encoding(args, &*encoder, interrupt).dataset(&found, &head, &args.out)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Opens a report in headless Chromium: wide, phone, dark and print. Fails if the page logs anything to the console
+# Opens a report in headless Chromium: 390, 1280 and 1920 pixels wide, dark, and print. Fails if the page logs anything to the console
 # or asks for anything but itself; leaves screenshots to look at beside the report.
 #   bash crates/cli/tests/report_in_browser.sh report.html      (CHROMIUM names another browser)
 set -euo pipefail
@@ -26,11 +26,12 @@ look() { # name, further flags
   fi
 }
 base="${report%.html}"
-look wide --window-size=1100,3000 --screenshot="$base-wide.png"
-look phone --window-size=390,2400 --screenshot="$base-phone.png"
-look dark --window-size=1100,2000 --blink-settings=preferredColorScheme=0 --screenshot="$base-dark.png"
+look phone --window-size=390,2400 --screenshot="$base-390.png"
+look laptop --window-size=1280,2400 --screenshot="$base-1280.png"
+look wide --window-size=1920,2400 --screenshot="$base-1920.png"
+look dark --window-size=1280,2000 --blink-settings=preferredColorScheme=0 --screenshot="$base-dark.png"
 look print --print-to-pdf="$base.pdf"
-for made in "$base-wide.png" "$base-phone.png" "$base-dark.png" "$base.pdf"; do
+for made in "$base-390.png" "$base-1280.png" "$base-1920.png" "$base-dark.png" "$base.pdf"; do
   [ -s "$made" ] || { echo "missing: $made" >&2; exit 1; }
 done
-echo "4 passed, 0 failed"
+echo "5 passed, 0 failed"

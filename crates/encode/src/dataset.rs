@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use crate::prompts::{Classes, class_folders, readable};
+use crate::prompts::{Classes, Templates, class_folders, readable};
 use crate::source::{Item, tree};
+use crate::splits::{self, Split};
 use crate::{Error, Result};
 
 /// A dataset by name.
@@ -25,6 +26,8 @@ enum Layout {
     WordNet { ids: &'static str, inside: &'static [&'static str] },
     /// `root/0 … root/999`, class numbers as folders.
     Numbers { classes: usize, inside: &'static [&'static str] },
+    /// CoOp's: pictures in a folder, the test split in a file beside it.
+    Split { images: &'static str, split: Split, classes: usize },
 }
 
 const SYNSETS: &str = include_str!("../data/imagenet/synsets.txt");
@@ -33,7 +36,7 @@ const SYNSETS_R: &str = include_str!("../data/imagenet/imagenet-r.txt");
 const IMAGENET_CLASSES: &str = include_str!("../data/imagenet/classes.txt");
 
 /// The datasets that have a name.
-pub const DATASETS: [Dataset; 9] = [
+pub const DATASETS: [Dataset; 19] = [
     Dataset {
         name: "pacs",
         layout: Layout::Domains {
@@ -104,6 +107,88 @@ pub const DATASETS: [Dataset; 9] = [
         layout: Layout::WordNet { ids: SYNSETS, inside: &["val", "validation", "ILSVRC/Data/CLS-LOC/val"] },
         counts: &[(50_000, "published, the validation set")],
     },
+    Dataset {
+        name: "caltech101",
+        layout: Layout::Split {
+            images: "101_ObjectCategories",
+            split: Split::Json("split_zhou_Caltech101.json"),
+            classes: 100,
+        },
+        counts: &[(2_465, "CoOp's test split")],
+    },
+    Dataset {
+        name: "oxford-pets",
+        layout: Layout::Split {
+            images: "images",
+            split: Split::Json("split_zhou_OxfordPets.json"),
+            classes: 37,
+        },
+        counts: &[(3_669, "CoOp's test split")],
+    },
+    Dataset {
+        name: "stanford-cars",
+        layout: Layout::Split {
+            images: "",
+            split: Split::Json("split_zhou_StanfordCars.json"),
+            classes: 196,
+        },
+        counts: &[(8_041, "CoOp's test split")],
+    },
+    Dataset {
+        name: "oxford-flowers",
+        layout: Layout::Split {
+            images: "jpg",
+            split: Split::Json("split_zhou_OxfordFlowers.json"),
+            classes: 102,
+        },
+        counts: &[(2_463, "CoOp's test split")],
+    },
+    Dataset {
+        name: "food101",
+        layout: Layout::Split {
+            images: "images",
+            split: Split::Json("split_zhou_Food101.json"),
+            classes: 101,
+        },
+        counts: &[(30_300, "CoOp's test split")],
+    },
+    Dataset {
+        name: "fgvc-aircraft",
+        layout: Layout::Split { images: "images", split: Split::Aircraft, classes: 100 },
+        counts: &[(3_333, "CoOp's test split")],
+    },
+    Dataset {
+        name: "sun397",
+        layout: Layout::Split {
+            images: "SUN397",
+            split: Split::Json("split_zhou_SUN397.json"),
+            classes: 397,
+        },
+        counts: &[(19_850, "CoOp's test split")],
+    },
+    Dataset {
+        name: "dtd",
+        layout: Layout::Split {
+            images: "images",
+            split: Split::Json("split_zhou_DescribableTextures.json"),
+            classes: 47,
+        },
+        counts: &[(1_692, "CoOp's test split")],
+    },
+    Dataset {
+        name: "eurosat",
+        layout: Layout::Split { images: "2750", split: Split::Json("split_zhou_EuroSAT.json"), classes: 10 },
+        counts: &[(8_100, "CoOp's test split")],
+    },
+    Dataset {
+        name: "ucf101",
+        layout: Layout::Split {
+            images: "UCF-101-midframes",
+            split: Split::Json("split_zhou_UCF101.json"),
+            classes: 101,
+        },
+        counts: &[(3_783, "CoOp's test split")],
+    },
 ];
 
 /// One pack of a dataset: a domain, or all of it.
@@ -147,15 +232,42 @@ impl Dataset {
         let further: &'static [&'static str] = match self.name {
             "domainnet" => &["domain_net"],
             "terra-incognita" => &["terra"],
+            "caltech101" => &["caltech-101"],
+            "oxford-pets" => &["pets", "oxford-iiit-pet"],
+            "stanford-cars" => &["cars"],
+            "oxford-flowers" => &["flowers102", "oxford_flowers102"],
+            "fgvc-aircraft" => &["aircraft"],
             _ => &[],
         };
         let inside: &'static [&'static str] = match self.layout {
             Layout::WordNet { inside, .. } | Layout::Numbers { inside, .. } => inside,
-            Layout::Domains { .. } => &[],
+            Layout::Domains { .. } | Layout::Split { .. } => &[],
         };
         // `val` and the like say nothing of whose they are.
         let telling = inside.iter().copied().filter(|name| name.contains("imagenet"));
         std::iter::once(self.name).chain(further.iter().copied()).chain(telling)
+    }
+
+    /// The prompt that CoOp has for it; the plain one for datasets that are not CoOp's.
+    pub fn prompt(&self) -> &'static str {
+        match self.name {
+            "oxford-pets" => "a photo of a {}, a type of pet.",
+            "oxford-flowers" => "a photo of a {}, a type of flower.",
+            "fgvc-aircraft" => "a photo of a {}, a type of aircraft.",
+            "food101" => "a photo of {}, a type of food.",
+            "dtd" => "{} texture.",
+            "eurosat" => "a centered satellite photo of {}.",
+            "ucf101" => "a photo of a person doing {}.",
+            _ => "a photo of a {}.",
+        }
+    }
+
+    /// Templates by name: `coop` means the dataset's own prompt, other names are those of all datasets.
+    pub fn templates(&self, name: &str) -> Result<Templates> {
+        match name {
+            "coop" => Templates::new("coop", vec![self.prompt().to_string()]),
+            _ => Templates::named(name),
+        }
     }
 
     /// A dataset by name.
@@ -177,6 +289,9 @@ impl Dataset {
             Layout::Domains { domains, classes } => self.domains(root, domains, classes)?,
             Layout::WordNet { ids, inside } => self.word_net(root, ids, inside)?,
             Layout::Numbers { classes, inside } => self.numbers(root, classes, inside)?,
+            Layout::Split { images, split, classes } => {
+                splits::open(self.name, root, images, classes, split)?
+            }
         };
         let total: usize = found.packs.iter().map(|p| p.items.len()).sum();
         if !self.counts.iter().any(|(count, _)| *count == total) {

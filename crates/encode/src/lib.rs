@@ -26,6 +26,7 @@ pub mod pipeline;
 pub mod preprocess;
 pub mod prompts;
 pub mod source;
+mod splits;
 pub mod store;
 pub mod thumbnail;
 pub mod tokens;

@@ -11,7 +11,6 @@ use ultta::{Head, Scores};
 use ultta_encode::Encoder;
 use ultta_encode::dataset::{Dataset as Layout, Found};
 use ultta_encode::pipeline::Options;
-use ultta_encode::prompts::Templates;
 use ultta_eval::dataset::{Dataset, name_all};
 use ultta_eval::method::Method;
 use ultta_eval::pictures::Encoding as Cost;
@@ -101,7 +100,7 @@ impl<'a> Prepared<'a> {
         if let Some(head) = cell.get() {
             return Ok(head);
         }
-        let templates = Templates::named(self.asked.templates)?;
+        let templates = Layout::named(name)?.templates(self.asked.templates)?;
         let head = build_head(self.asked.encoder, &self.found[name].classes, &templates, true, false)?;
         Ok(cell.get_or_init(|| head))
     }

@@ -15,4 +15,6 @@ mod real;
 mod run;
 #[cfg(all(feature = "serve", target_os = "linux"))]
 mod serve;
+#[cfg(feature = "gradient")]
+mod suite;
 mod support;

@@ -17,6 +17,7 @@ use crate::plan::{Plan, Progress};
 use crate::protocol::Protocol;
 use crate::summary::{Run, Summary};
 
+pub mod batteries;
 mod published;
 
 pub use published::{DATASETS, Entry};

@@ -1,0 +1,123 @@
+//! `ultta suite tta-vlm`: the field's two batteries, from packs of features or from pictures.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use ultta::internal::nearest;
+use ultta_eval::suite::Forward;
+use ultta_eval::suite::batteries::{BATTERIES, Battery, Run, named, pack_of};
+
+use super::pictures::{Asked, Prepared, forward_seconds};
+use crate::encoder::EncoderArgs;
+use crate::eval::{Bars, seeds};
+use crate::failure::usage;
+use crate::interrupt::Interrupt;
+use crate::pictures;
+
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Only these batteries: cross-domain, imagenet
+    #[arg(value_name = "BATTERY")]
+    batteries: Vec<String>,
+
+    /// Folder of packs, `<dataset>/<encoder>/features.safetensors` with head.safetensors beside it, as `ultta encode
+    /// --dataset NAME` writes them
+    #[arg(long, value_name = "FOLDER", default_value = "data", conflicts_with = "images")]
+    data: PathBuf,
+
+    /// Folder of datasets in CoOp's layouts (caltech-101, oxford_pets, …) and ImageNet's: what is found is encoded first
+    #[arg(long, value_name = "ROOT")]
+    images: Option<PathBuf>,
+
+    /// With --images, so many pictures of each dataset: a quick look
+    #[arg(long, value_name = "N", requires = "images", value_parser = clap::value_parser!(u32).range(1..))]
+    sample: Option<u32>,
+
+    /// Methods, separated by commas
+    #[arg(
+        long,
+        value_name = "NAMES",
+        default_value = "zero-shot,tda,dmn,bca,freetta,ul-tta",
+        value_delimiter = ','
+    )]
+    methods: Vec<String>,
+
+    /// Seeds: numbers and ranges, separated by commas
+    #[arg(long, value_name = "LIST", default_value = "0")]
+    seeds: String,
+
+    /// Prompt templates of the heads, with --images; coop for each dataset's own prompt
+    #[arg(long, value_name = "T", default_value = "coop")]
+    templates: String,
+
+    /// Where run folders and packs go; what is there is not made again
+    #[arg(long, value_name = "FOLDER", default_value = "runs/suite-tta-vlm")]
+    out: PathBuf,
+
+    /// Runs at a time; as many as there are cores unless given
+    #[arg(long, value_name = "N")]
+    jobs: Option<usize>,
+
+    #[command(flatten)]
+    encoder: EncoderArgs,
+}
+
+pub fn main(args: Args) -> anyhow::Result<ExitCode> {
+    let known = BATTERIES.each_ref().map(|b| b.name);
+    let mut wanted: Vec<&Battery> = Vec::new();
+    for name in &args.batteries {
+        match named(name) {
+            Some(battery) => wanted.push(battery),
+            None => {
+                let hint = nearest(name, known.into_iter()).map(|n| format!("; did you mean {n}?"));
+                let hint = hint.unwrap_or_default();
+                return usage(format!("unknown battery {name:?}{hint} (known: {})", known.join(", ")));
+            }
+        }
+    }
+    if wanted.is_empty() {
+        wanted = BATTERIES.iter().collect();
+    }
+    let seeds = match seeds(&args.seeds) {
+        Ok(seeds) => seeds,
+        Err(reason) => return usage(reason),
+    };
+    let jobs = args.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()));
+    let print = |open: &dyn Fn(&str) -> ultta::Result<Option<ultta_eval::dataset::Dataset>>| {
+        let run =
+            Run { open, methods: args.methods.clone(), seeds: seeds.clone(), out: args.out.clone(), jobs };
+        for battery in &wanted {
+            let bars = Bars::new(None, false);
+            let table = run.table(battery, &bars);
+            bars.clear();
+            write!(std::io::stdout(), "{}", table?)?;
+        }
+        Ok(ExitCode::SUCCESS)
+    };
+    let Some(root) = &args.images else { return print(&|name| pack_of(&args.data, name)) };
+    let interrupt = Interrupt::listen()?;
+    let encoder = args.encoder.open(false)?;
+    let forward = Forward {
+        encoder: encoder.name().into(),
+        seconds: forward_seconds(&*encoder)?,
+        flops: pictures::flops(&args.encoder.model),
+    };
+    let asked = Asked {
+        root,
+        sample: args.sample.map(|n| n as usize),
+        templates: &args.templates,
+        out: &args.out,
+        encoder: &*encoder,
+        options: args.encoder.options(),
+        forward: &forward,
+        interrupt: &interrupt,
+    };
+    let names: Vec<&str> = wanted.iter().flat_map(|b| b.datasets.iter().copied()).collect();
+    let prepared = Prepared::find(asked, &names)?;
+    prepared.estimate(&[], &[], 0)?;
+    if let Some(code) = prepared.encode()? {
+        return Ok(code);
+    }
+    print(&|name| Ok(prepared.open(name)?.pop()))
+}

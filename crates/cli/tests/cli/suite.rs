@@ -1,0 +1,255 @@
+//! `ultta suite` on pictures, and views beside features: small trees of all layouts, a small random model.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use image::{ImageBuffer, Rgb};
+use serde_json::Value;
+use ultta_eval::random::Random;
+use ultta_gradient::tiny::{SHAPES, Style, config, draw};
+
+fn command(place: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ultta"));
+    command.env("XDG_CACHE_HOME", place.join("cache")).env("HF_HUB_OFFLINE", "1");
+    command.args(args).current_dir(place);
+    command
+}
+
+fn ok(place: &Path, args: &[&str]) -> Output {
+    let output = command(place, args).output().unwrap();
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    output
+}
+
+/// Draws some pictures into a folder.
+fn draw_into(folder: PathBuf, shape: usize, n: usize, random: &mut Random) {
+    std::fs::create_dir_all(&folder).unwrap();
+    for i in 0..n {
+        let picture = draw(shape % SHAPES.len(), Style::Shifted, random);
+        let (width, height) = (picture.width as u32, picture.height as u32);
+        let image: ImageBuffer<Rgb<u8>, _> = ImageBuffer::from_raw(width, height, picture.rgb).unwrap();
+        image.save(folder.join(format!("{i}.png"))).unwrap();
+    }
+}
+
+fn model(place: &Path) {
+    let mut sizes = config();
+    sizes.vision.blocks.layers = 1;
+    ultta_gradient::Model::random("small", sizes, 1).unwrap().save(&place.join("model")).unwrap();
+}
+
+/// The eight layouts of the paper's datasets, under folder names as people have them.
+fn trees(place: &Path) {
+    let mut random = Random::new(3);
+    let domains: [(&str, &[&str], &[&str]); 4] = [
+        ("PACS", &["art_painting", "cartoon", "photo", "sketch"], &["dog", "house"]),
+        ("office_home", &["Art", "Clipart", "Product", "Real World"], &["Bed", "Chair"]),
+        (
+            "domain_net",
+            &["clipart", "infograph", "painting", "quickdraw", "real", "sketch"],
+            &["bear", "bus", "cat"],
+        ),
+        ("terra_incognita", &["location_100", "location_38", "location_43", "location_46"], &["bird", "cat"]),
+    ];
+    for (set, domains, classes) in domains {
+        for domain in domains {
+            for (shape, class) in classes.iter().enumerate() {
+                draw_into(place.join("root").join(set).join(domain).join(class), shape, 3, &mut random);
+            }
+        }
+    }
+    let flat: [(&str, &[&str]); 4] = [
+        ("imagenetv2-matched-frequency-format-val", &["0", "1", "10"]),
+        ("imagenet-r", &["n01443537", "n01484850"]),
+        ("imagenet-a", &["n01498041", "n01531178"]),
+        ("ImageNet-Sketch", &["n01440764", "n01443537"]),
+    ];
+    for (set, classes) in flat {
+        for (shape, class) in classes.iter().enumerate() {
+            draw_into(place.join("root").join(set).join(class), shape, 3, &mut random);
+        }
+    }
+}
+
+fn files_named(folder: &Path, name: &str) -> Vec<PathBuf> {
+    let (mut folders, mut found) = (vec![folder.to_path_buf()], Vec::new());
+    while let Some(folder) = folders.pop() {
+        for path in std::fs::read_dir(folder).into_iter().flatten().flatten().map(|e| e.path()) {
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.file_name().is_some_and(|n| n == name) {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn the_papers_tables_from_pictures_killed_and_resumed() {
+    let place = tempfile::tempdir().unwrap();
+    let place = place.path();
+    model(place);
+    trees(place);
+    let suite = |out: &'static str| {
+        ["suite", "paper", "--images", "root", "--model", "model", "--long", "120", "--out", out]
+    };
+    // Killed once the first run is there: everything is encoded by then, some runs are made.
+    let mut child =
+        command(place, &suite("runs")).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let begun = Instant::now();
+    while files_named(&place.join("runs"), "done").is_empty() && child.try_wait().unwrap().is_none() {
+        assert!(begun.elapsed() < Duration::from_secs(600), "no run in ten minutes");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let _ = child.kill();
+    child.wait().unwrap();
+    let stamps = |name: &str| -> Vec<(PathBuf, std::time::SystemTime)> {
+        let time = |p: PathBuf| (p.clone(), p.metadata().unwrap().modified().unwrap());
+        files_named(&place.join("runs"), name).into_iter().map(time).collect()
+    };
+    let (encoded, made) = (stamps("features.safetensors"), stamps("done"));
+    assert_eq!(encoded.len(), 4 + 4 + 6 + 4 + 4, "a pack per domain");
+    let output = ok(place, &suite("runs"));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("0 to encode") && said.contains("in all about"), "{said}");
+    assert!(said.contains("tent:") && said.contains("cotta:"), "the time of both is estimated: {said}");
+    assert_eq!(stamps("features.safetensors"), encoded, "nothing is encoded twice");
+    let after = stamps("done");
+    assert!(made.iter().all(|run| after.contains(run)), "nothing is run twice");
+    let tables = String::from_utf8(output.stdout).unwrap();
+    assert!(!tables.contains("absent") && !tables.contains("needs pictures"), "{tables}");
+    for row in [
+        "| Tent | 56.7",
+        "| CoTTA | 58.4",
+        "| PACS · Tent |",
+        "| without guards |",
+        "**Stability over 120 samples**",
+    ] {
+        assert!(tables.contains(row), "{row}: {tables}");
+    }
+    assert!(tables.contains("54 in 6 pack(s)"), "{tables}");
+    let written = std::fs::read_to_string(place.join("runs/tables.md")).unwrap();
+    assert_eq!(written, tables);
+    assert!(std::fs::read_to_string(place.join("runs/report.html")).unwrap().contains("Summary"));
+    // The same as without a kill, but for what is measured in time.
+    let figures = |tables: &str| tables.split("**Efficiency**").next().unwrap().to_string();
+    let whole = String::from_utf8(ok(place, &suite("fresh")).stdout).unwrap();
+    assert_eq!(figures(&whole), figures(&tables));
+}
+
+#[test]
+fn a_quick_look_takes_some_pictures_and_absent_data_say_how_to_get_them() {
+    let place = tempfile::tempdir().unwrap();
+    let place = place.path();
+    model(place);
+    let mut random = Random::new(3);
+    for domain in ["art_painting", "photo"] {
+        for (shape, class) in ["dog", "house"].iter().enumerate() {
+            draw_into(place.join("root/pacs").join(domain).join(class), shape, 4, &mut random);
+        }
+    }
+    let args = [
+        "suite",
+        "paper",
+        "datasets",
+        "per-dataset",
+        "--images",
+        "root",
+        "--model",
+        "model",
+        "--sample",
+        "4",
+    ];
+    let tables = String::from_utf8(ok(place, &args).stdout).unwrap();
+    assert!(tables.contains("8 in 2 pack(s)"), "{tables}");
+    assert!(
+        tables.contains("absent: get DomainBed's download script") && tables.contains("root/office-home")
+    );
+    let estimate = command(place, &[&args[..], &["--estimate"]].concat()).output().unwrap();
+    assert!(estimate.status.success() && estimate.stdout.is_empty());
+}
+
+#[test]
+fn the_batteries_run_from_coop_layouts() {
+    let place = tempfile::tempdir().unwrap();
+    let place = place.path();
+    model(place);
+    let mut random = Random::new(3);
+    for (shape, class) in ["banded", "dotted"].iter().enumerate() {
+        draw_into(place.join("root/dtd/images").join(class), shape, 3, &mut random);
+        draw_into(place.join("root/fgvc_aircraft/raw").join(class), shape, 1, &mut random);
+    }
+    let entry =
+        |class: &str, label: usize, i: usize| serde_json::json!([format!("{class}/{i}.png"), label, class]);
+    let test: Vec<Value> = (0..3).flat_map(|i| [entry("dotted", 1, i), entry("banded", 0, i)]).collect();
+    let split = serde_json::json!({ "train": [], "val": [], "test": test });
+    std::fs::write(place.join("root/dtd/split_zhou_DescribableTextures.json"), split.to_string()).unwrap();
+    std::fs::remove_dir_all(place.join("root/fgvc_aircraft")).unwrap();
+    let args = ["suite", "tta-vlm", "--images", "root", "--model", "model", "--methods", "zero-shot,tda"];
+    let output = ok(place, &args);
+    let tables = String::from_utf8(output.stdout).unwrap();
+    assert!(tables.contains("| dtd | 6, 2 |") && tables.contains("/ 47.4 |"), "{tables}");
+    assert!(
+        tables.contains("| food101 | absent |") && tables.contains("ImageNet and its shifts"),
+        "{tables}"
+    );
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        said.contains("expected 1692 (CoOp's test split") && said.contains("expected 47 classes"),
+        "{said}"
+    );
+    let head = files_named(&place.join("runs"), "head.safetensors").remove(0);
+    let about = String::from_utf8(ok(place, &["inspect", head.to_str().unwrap()]).stdout).unwrap();
+    assert!(about.contains("banded"), "{about}");
+    assert_eq!(command(place, &["suite", "tta-vlm", "imagnet"]).output().unwrap().status.code(), Some(2));
+}
+
+#[test]
+fn views_are_written_read_and_made() {
+    let place = tempfile::tempdir().unwrap();
+    let place = place.path();
+    model(place);
+    let mut random = Random::new(3);
+    for (shape, word) in SHAPES.iter().enumerate().take(3) {
+        draw_into(place.join("photos").join(word), shape, 4, &mut random);
+    }
+    std::fs::write(place.join("photos").join(SHAPES[0]).join("broken.png"), "no picture").unwrap();
+    let encode = ["encode", "photos", "--model", "model", "--views", "3", "--out"];
+    ok(place, &[&encode[..], &["f.safetensors"]].concat());
+    ok(place, &[&encode[..], &["g.safetensors", "--save-every", "5"]].concat());
+    let bytes = |name: &str| std::fs::read(place.join(name)).unwrap();
+    assert!(bytes("f.safetensors") == bytes("g.safetensors"), "parts do not change the views");
+    let (f, plain) = (place.join("f.safetensors"), place.join("plain.safetensors"));
+    let views = |path: &Path| ultta_eval::pack::Pack::open(path, None).unwrap().file().views_each();
+    ok(place, &["encode", "photos", "--model", "model", "--out", "plain.safetensors"]);
+    assert_eq!((views(&f), views(&plain)), (3, 0));
+    // On pictures `eval` makes the same views, and methods that need them run.
+    let eval = [
+        "eval",
+        "--images",
+        "photos",
+        "--model",
+        "model",
+        "--methods",
+        "zero-shot,zero,boost-adapter",
+        "--json",
+    ];
+    let output = ok(place, &[&eval[..], &["--views", "3", "--out", "with"]].concat());
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(document["runs"].as_array().unwrap().len(), 3, "{document}");
+    let zero = document["runs"].as_array().unwrap().iter().find(|r| r["method"] == "zero").unwrap();
+    assert_eq!(zero["cost"]["forwards"], 4.0, "the picture and its views");
+    let output = ok(place, &[&eval[..], &["--out", "without"]].concat());
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(document["skipped"].as_array().unwrap().len(), 2, "{document}");
+    // `run` reads them from the file.
+    let head = "with/pictures/photos/head.safetensors";
+    let run = |features: &str| {
+        command(place, &["run", "--features", features, "--head", head, "--method", "zero"]).output().unwrap()
+    };
+    assert!(run("with/pictures/photos/features.safetensors").status.success());
+    assert!(!run("plain.safetensors").status.success(), "without views it cannot run");
+}

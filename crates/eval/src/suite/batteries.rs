@@ -1,0 +1,293 @@
+//! The two batteries that the field reports on: ten cross-domain sets, and ImageNet with its four shifted sets. Ours
+//! beside what was published for CLIP ViT-B/16, where a figure is known.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use ultta::Result;
+
+use super::{heading, line};
+use crate::dataset::{Dataset, Heads, find};
+use crate::method::Method;
+use crate::plan::{Plan, Progress};
+use crate::summary::cells;
+
+/// A battery by name.
+pub struct Battery {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is.
+    pub title: &'static str,
+    /// Its datasets, by the names of `encode --dataset`.
+    pub datasets: &'static [&'static str],
+}
+
+/// Both.
+pub const BATTERIES: [Battery; 2] = [
+    Battery {
+        name: "cross-domain",
+        title: "Ten cross-domain sets",
+        datasets: &[
+            "caltech101",
+            "oxford-pets",
+            "stanford-cars",
+            "oxford-flowers",
+            "food101",
+            "fgvc-aircraft",
+            "sun397",
+            "dtd",
+            "eurosat",
+            "ucf101",
+        ],
+    },
+    Battery {
+        name: "imagenet",
+        title: "ImageNet and its shifts",
+        datasets: &["imagenet", "imagenet-a", "imagenet-v2", "imagenet-r", "imagenet-sketch"],
+    },
+];
+
+/// Top-1 that was published for a method at ViT-B/16: dataset and percent.
+type Published = &'static [(&'static str, f64)];
+
+/// What was published, by method. Settings differ: `docs/protocols.md` says how.
+const PUBLISHED: [(&str, Published); 8] = [
+    (
+        "zero-shot",
+        &[
+            ("imagenet", 66.7),
+            ("imagenet-a", 47.87),
+            ("imagenet-v2", 60.86),
+            ("imagenet-r", 73.98),
+            ("imagenet-sketch", 46.06),
+        ],
+    ),
+    (
+        "tda",
+        &[
+            ("caltech101", 94.24),
+            ("dtd", 47.40),
+            ("eurosat", 58.00),
+            ("oxford-pets", 88.63),
+            ("imagenet", 69.5),
+            ("imagenet-a", 60.1),
+            ("imagenet-v2", 64.67),
+            ("imagenet-r", 80.2),
+            ("imagenet-sketch", 50.5),
+        ],
+    ),
+    (
+        "dmn",
+        &[
+            ("oxford-flowers", 74.79),
+            ("dtd", 54.61),
+            ("oxford-pets", 91.88),
+            ("stanford-cars", 67.77),
+            ("ucf101", 72.43),
+            ("caltech101", 95.09),
+            ("food101", 85.06),
+            ("sun397", 69.99),
+            ("fgvc-aircraft", 29.85),
+            ("eurosat", 57.37),
+            ("imagenet", 72.24),
+            ("imagenet-a", 58.28),
+            ("imagenet-v2", 65.27),
+            ("imagenet-r", 78.55),
+            ("imagenet-sketch", 52.98),
+        ],
+    ),
+    (
+        "freetta",
+        &[
+            ("caltech101", 94.63),
+            ("dtd", 46.96),
+            ("eurosat", 62.93),
+            ("oxford-pets", 90.11),
+            ("imagenet", 70.2),
+            ("imagenet-a", 61.4),
+            ("imagenet-v2", 64.92),
+            ("imagenet-r", 80.5),
+            ("imagenet-sketch", 50.9),
+        ],
+    ),
+    (
+        "bca",
+        &[
+            ("imagenet", 70.2),
+            ("imagenet-a", 61.1),
+            ("imagenet-v2", 64.9),
+            ("imagenet-r", 80.7),
+            ("imagenet-sketch", 50.9),
+        ],
+    ),
+    (
+        "boost-adapter",
+        &[("imagenet-a", 64.5), ("imagenet-v2", 65.5), ("imagenet-r", 80.9), ("imagenet-sketch", 51.3)],
+    ),
+    (
+        "dota",
+        &[
+            ("fgvc-aircraft", 26.25),
+            ("caltech101", 94.16),
+            ("stanford-cars", 69.56),
+            ("dtd", 47.64),
+            ("eurosat", 62.78),
+            ("oxford-flowers", 75.23),
+            ("food101", 87.08),
+            ("oxford-pets", 92.01),
+            ("sun397", 69.80),
+            ("ucf101", 72.54),
+        ],
+    ),
+    (
+        "ecalp",
+        &[
+            ("oxford-flowers", 75.52),
+            ("dtd", 54.67),
+            ("oxford-pets", 92.04),
+            ("stanford-cars", 68.03),
+            ("ucf101", 75.92),
+            ("caltech101", 94.24),
+            ("food101", 85.65),
+            ("sun397", 70.61),
+            ("fgvc-aircraft", 29.13),
+            ("eurosat", 55.95),
+            ("imagenet", 71.27),
+        ],
+    ),
+];
+
+/// What was published for a method on a dataset.
+pub fn published(method: &str, dataset: &str) -> Option<f64> {
+    let rows = PUBLISHED.iter().find(|(name, _)| *name == method)?.1;
+    rows.iter().find(|(name, _)| *name == dataset).map(|(_, top1)| *top1)
+}
+
+/// The pack of a dataset below a folder: `<dataset>/<encoder>/features.safetensors`; the first encoder by name.
+pub fn pack_of(data: &Path, dataset: &str) -> Result<Option<Dataset>> {
+    let folder = data.join(dataset);
+    if !folder.is_dir() {
+        return Ok(None);
+    }
+    match find(&folder, Heads::Main)?.first() {
+        Some((features, head)) => Ok(Some(Dataset::open(features, head)?)),
+        None => Ok(None),
+    }
+}
+
+/// What a battery runs on, where runs go, how many at a time.
+pub struct Run<'a> {
+    /// Opens a dataset, if it is there.
+    pub open: &'a dyn Fn(&str) -> Result<Option<Dataset>>,
+    /// Methods by name.
+    pub methods: Vec<String>,
+    /// Seeds of the shuffled streams.
+    pub seeds: Vec<u64>,
+    /// Where run folders go.
+    pub out: PathBuf,
+    /// Runs at a time.
+    pub jobs: usize,
+}
+
+impl Run<'_> {
+    /// The table of a battery as Markdown: a row per dataset, ours and the published figure per method.
+    pub fn table(&self, battery: &Battery, progress: &dyn Progress) -> Result<String> {
+        let mut methods = Vec::new();
+        for name in &self.methods {
+            methods.push(Method::resolve(name, None)?);
+        }
+        let mut there = Vec::new();
+        for &name in battery.datasets {
+            if let Some(mut dataset) = (self.open)(name)? {
+                dataset.name = name.to_string();
+                there.push(dataset);
+            }
+        }
+        let packs: Vec<(String, usize, usize)> =
+            there.iter().map(|d| (d.name.clone(), d.pack.rows(), d.head.n_classes())).collect();
+        let plan = Plan {
+            datasets: there,
+            strangers: Vec::new(),
+            in_distribution: None,
+            methods,
+            protocols: vec!["iid".parse().expect("a protocol of this crate")],
+            seeds: self.seeds.clone(),
+            out: self.out.clone(),
+            jobs: self.jobs,
+        };
+        let outcome = plan.run(progress)?;
+        let cells = cells(&outcome.runs);
+        let ours = |method: &str, dataset: &str| {
+            cells.iter().find(|c| c.method == method && c.dataset == dataset).map(|c| 100.0 * c.top1.mean)
+        };
+        let mut header = vec!["dataset", "pictures, classes"];
+        header.extend(self.methods.iter().map(String::as_str));
+        let mut out =
+            heading(&format!("{}: top-1 (%), ours / published at ViT-B/16", battery.title), &header);
+        let number = |value: Option<f64>| value.map_or("–".to_string(), |v| format!("{v:.1}"));
+        for &dataset in battery.datasets {
+            let Some((_, rows, classes)) = packs.iter().find(|(name, ..)| name == dataset) else {
+                line(&mut out, &[dataset.to_string(), "absent".into()]);
+                continue;
+            };
+            let mut row = vec![dataset.to_string(), format!("{rows}, {classes}")];
+            let cell = |method: &String| {
+                format!("{} / {}", number(ours(method, dataset)), number(published(method, dataset)))
+            };
+            row.extend(self.methods.iter().map(cell));
+            line(&mut out, &row);
+        }
+        // A mean only over datasets that all have: the battery's, where it is whole.
+        let whole = packs.len() == battery.datasets.len();
+        let mean = |value: &dyn Fn(&str) -> Option<f64>| -> Option<f64> {
+            let all: Option<Vec<f64>> = battery.datasets.iter().map(|d| value(d)).collect();
+            all.map(|v| v.iter().sum::<f64>() / v.len() as f64)
+        };
+        let mut row = vec![
+            "mean".to_string(),
+            if whole { "whole".into() } else { format!("{} of {}", packs.len(), battery.datasets.len()) },
+        ];
+        row.extend(self.methods.iter().map(|method| {
+            let (own, theirs) = (mean(&|d| ours(method, d)), mean(&|d| published(method, d)));
+            format!("{} / {}", number(own), number(theirs))
+        }));
+        line(&mut out, &row);
+        for reason in &outcome.skipped {
+            let _ = writeln!(out, "\nSkipped: {reason}.");
+        }
+        let _ = writeln!(
+            out,
+            "\nOurs: shuffled streams, {} seed(s), one configuration per method. Published figures are the papers' own, \
+             often with settings chosen per dataset, other templates or views.",
+            self.seeds.len()
+        );
+        Ok(out)
+    }
+}
+
+/// A battery by name.
+pub fn named(name: &str) -> Option<&'static Battery> {
+    BATTERIES.iter().find(|b| b.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn published_figures_are_of_the_batteries() {
+        let known: Vec<&str> = BATTERIES.iter().flat_map(|b| b.datasets.iter().copied()).collect();
+        for (method, rows) in PUBLISHED {
+            for (dataset, top1) in rows {
+                assert!(known.contains(dataset), "{method}: {dataset}");
+                assert!((10.0..100.0).contains(top1), "{method}: {top1}");
+            }
+        }
+        assert_eq!(published("tda", "dtd"), Some(47.40));
+        assert_eq!(published("ul-tta", "dtd"), None);
+        // The mean that CGPS reports of DOTA's ten sets.
+        let dota = PUBLISHED.iter().find(|(name, _)| *name == "dota").unwrap().1;
+        let mean = dota.iter().map(|(_, v)| v).sum::<f64>() / dota.len() as f64;
+        assert!((mean - 69.71).abs() < 0.01, "{mean}");
+    }
+}
