@@ -1,7 +1,7 @@
 //! [`Facts`]: what a method is allowed to see and to keep.
 
 use serde::{Deserialize, Serialize};
-use ultta::{Card, Grouping, Readout};
+use ultta::{Card, Grouping, Growth, Readout};
 
 /// What a method is allowed to see and to keep: methods that differ in it are no equals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +19,12 @@ pub struct Facts {
     pub views: bool,
     /// It changes the encoder and so needs the pictures.
     pub pictures: bool,
+    /// It sees the whole stream first.
+    pub whole_stream: bool,
+    /// Its memory grows with the stream, or with classes × dimensions².
+    pub grows: bool,
+    /// Its paper chose settings for each dataset.
+    pub tuned: bool,
 }
 
 impl Facts {
@@ -31,6 +37,9 @@ impl Facts {
             labels: card.needs_labels,
             views: card.needs_views,
             pictures,
+            whole_stream: card.transductive,
+            grows: card.growth != Growth::Classes,
+            tuned: card.tuned,
         }
     }
 
@@ -38,11 +47,14 @@ impl Facts {
     pub fn words(&self) -> String {
         let words = [
             (self.answers_after, "learns before it answers"),
-            (self.later_samples, "later samples"),
+            (self.later_samples && !self.whole_stream, "later samples of its batch"),
             (self.stream_length, "stream's length"),
             (self.labels, "labels"),
             (self.views, "views"),
             (self.pictures, "pictures"),
+            (self.whole_stream, "whole stream"),
+            (self.grows, "memory grows"),
+            (self.tuned, "tuned per dataset in its paper"),
         ];
         let words: Vec<&str> = words.into_iter().filter(|w| w.0).map(|w| w.1).collect();
         if words.is_empty() { "–".into() } else { words.join(", ") }

@@ -233,7 +233,7 @@ fn group(facts: &Facts) -> (usize, &'static str) {
         (4, "Change the encoder, and need the pictures")
     } else if facts.labels || facts.views || facts.stream_length {
         (3, "Need more than features: labels, views or the length of the stream")
-    } else if facts.later_samples {
+    } else if facts.later_samples || facts.whole_stream {
         (2, "See later samples: a batch or the whole stream at once")
     } else if facts.answers_after {
         (1, "Features as they come; a sample teaches before it is answered")
