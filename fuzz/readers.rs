@@ -6,9 +6,13 @@ use std::sync::LazyLock;
 
 use tempfile::TempDir;
 use ultta::{Config, FeatureFile, Features, Head, Session, State};
+use ultta_encode::config::{ModelConfig, Preprocess};
+use ultta_encode::decode;
+use ultta_encode::preprocess::preprocess;
+use ultta_encode::prompts::{Classes, Templates};
 use ultta_encode::source;
 use ultta_encode::tokens::Tokenizer;
-use ultta_encode::weights::Tensors;
+use ultta_encode::weights::{Layout, Tensors};
 use ultta_eval::pack::Pack;
 use ultta_formats::Line;
 use ultta_server::body::from_file;
@@ -17,7 +21,7 @@ use ultta_server::body::from_file;
 pub type Reader = fn(&[u8]);
 
 /// All readers by the names of their targets and corpus folders.
-pub const READERS: [(&str, Reader); 12] = [
+pub const READERS: [(&str, Reader); 18] = [
     ("features", features),
     ("head", head),
     ("state", state),
@@ -30,6 +34,12 @@ pub const READERS: [(&str, Reader); 12] = [
     ("text", text),
     ("vocabulary", vocabulary),
     ("log", log),
+    ("request", request),
+    ("infer", infer),
+    ("folder", folder),
+    ("picture", picture),
+    ("labels", labels),
+    ("model", model),
 ];
 
 /// A folder with one file that holds these bytes, for readers that open files.
@@ -164,6 +174,66 @@ pub fn log(bytes: &[u8]) {
     // Changed bytes hardly ever pass the checksum, so what stands behind it is tried without.
     ultta_server::fuzz::record(bytes);
 }
+
+/// A JSON body, as every call of the service that takes one reads it.
+pub fn request(bytes: &[u8]) {
+    ultta_server::fuzz::request(bytes);
+}
+
+/// A body of the Open Inference Protocol: two bytes of the length of its JSON (all of it if they are zero), the body.
+pub fn infer(bytes: &[u8]) {
+    let Some((length, body)) = bytes.split_first_chunk::<2>() else { return };
+    let length = usize::from(u16::from_le_bytes(*length));
+    ultta_server::fuzz::infer(body, (length > 0).then_some(length));
+}
+
+/// A stream's folder: its list of files, a zero, its settings. The files themselves are missing.
+pub fn folder(bytes: &[u8]) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+    let settings = bytes.get(end + 1..).unwrap_or_default();
+    assert!(!ultta_server::fuzz::folder(folder.path(), &bytes[..end], settings), "it has no head");
+}
+
+/// A picture, and what the encoder makes of it.
+pub fn picture(bytes: &[u8]) {
+    let limits = decode::Limits { bytes: 1 << 16, pixels: 1 << 16, ..Default::default() };
+    let Ok(pixels) = decode::pixels(bytes, &limits) else { return };
+    assert!(pixels <= 1 << 16);
+    if let Ok(picture) = decode::decode(bytes, &limits) {
+        let _ = preprocess(&picture, &Preprocess::openai(16));
+        let _ = preprocess(&picture, &Preprocess::siglip(16));
+    }
+}
+
+/// A file of class names.
+pub fn labels(bytes: &[u8]) {
+    let (_folder, path) = folder_with("labels", bytes);
+    if let Ok(classes) = Classes::from_file(&path) {
+        let templates = Templates::named("imagenet-7").expect("templates");
+        for class in 0..classes.names.len().min(64) {
+            assert!(!classes.prompts(class, &templates).is_empty());
+        }
+    }
+    let _ = Templates::named(&path.to_string_lossy());
+}
+
+/// The configuration of an image model.
+pub fn model(bytes: &[u8]) {
+    let (folder, _) = folder_with("config.json", bytes);
+    for name in ["open_clip_config.json", "preprocessor_config.json"] {
+        std::fs::write(folder.path().join(name), bytes).expect("room for a temporary file");
+    }
+    let weights = folder.path().join("model.safetensors");
+    std::fs::write(&weights, NO_WEIGHTS).expect("room for a temporary file");
+    for layout in [Layout::HfClip, Layout::HfSiglip, Layout::OpenClip, Layout::OpenClipTimm] {
+        let tensors = Tensors::open(std::slice::from_ref(&weights), Some(layout)).expect("no tensors");
+        let _ = ModelConfig::load(folder.path(), &tensors);
+    }
+}
+
+/// A safetensors file without tensors.
+const NO_WEIGHTS: &[u8] = b"\x08\0\0\0\0\0\0\0{}      ";
 
 fn read_pack(pack: ultta::Result<Pack>) {
     if let Ok(pack) = pack {

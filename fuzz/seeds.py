@@ -3,6 +3,7 @@
 Everything is made here with the standard library, but states, which the program itself saves.
 """
 
+import base64
 import io
 import json
 import struct
@@ -17,7 +18,17 @@ CORPUS = Path(__file__).resolve().parent / "corpus"
 ROWS = [1.0, 0.0, 0.6, 0.8, 0.0, 1.0]
 LABELS = [0, 1, 1]
 # What a segment of the write-ahead log begins with (crates/server/src/log.rs).
-MAGIC = b"ULTTAW\x00\x02"
+MAGIC = b"ULTTAW\x00\x03" + b"a stream"
+
+PICTURES = {
+    "jpeg": "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDABsSFBcUERsXFhceHBsgKEIrKCUlKFE6PTBCYFVlZF9VXVtqeJmBanGQc1tdhbWGkJ6jq62rZ4C8ybqmx5moq6T/2wBDARweHigjKE4rK06kbl1upKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKT/wAARCAACAAMDASIAAhEBAxEB/8QAFQABAQAAAAAAAAAAAAAAAAAAAAX/xAAbEAACAQUAAAAAAAAAAAAAAAAAAQIDBDJBYv/EABUBAQEAAAAAAAAAAAAAAAAAAAIE/8QAGhEAAgIDAAAAAAAAAAAAAAAAAAECAzEycf/aAAwDAQACEQMRAD8Ag3EpOom28I75QALqtI8QXk//2Q==",
+    "webp-lossless": "UklGRkgAAABXRUJQVlA4TDwAAAAvAkAAAC+goG0U6F4QiX8d2CCTtim96t/QpE1B2zZMP5fxB7j5D/Af4kHaNrcDhWwjwKndQ3BqF9H/GC8=",
+    "webp": "UklGRjgAAABXRUJQVlA4ICwAAADQAQCdASoDAAIAB0CWJagC7AEfhtsHAAD+zyZZqEdVQU6YnQzZfDyeaMAgAA==",
+    "tiff": "SUkqABoAAACAP8AQOBQQAgIBsgyDIEw2AgAKAAABAwABAAAAAwAAAAEBAwABAAAAAgAAAAIBAwADAAAAmAAAAAMBAwABAAAABQAAAAYBAwABAAAAAgAAABEBBAABAAAACAAAABUBAwABAAAAAwAAABYBAwABAAAAAgAAABcBBAABAAAAEQAAABwBAwABAAAAAQAAAAAAAAAIAAgACAA=",
+    "gif": "R0lGODdhAwACAIIAAAD/AMhkMgkJCQECA/8AAAAA/wAAAAAAACwAAAAAAwACAAAICQAJACgwIICAgAA7",
+    "png": "iVBORw0KGgoAAAANSUhEUgAAAAMAAAACCAIAAAASFvFNAAAAF0lEQVR4nGP4z8DAAMGMTMwnUow4OTkBNLcEfWMeMvsAAAAASUVORK5CYII=",
+    "bmp": "Qk1OAAAAAAAAADYAAAAoAAAAAwAAAAIAAAABABgAAAAAABgAAADEDgAAxA4AAAAAAAAAAAAAAwIBMmTICQkJAAAAAAD/AP8A/wAAAAAA",
+}
 
 
 def save(target, name, data):
@@ -158,6 +169,48 @@ whole = MAGIC + record(0, 1, rows) + record(1, 2, label) + record(2, 3, b"\x00")
 save("log", "records", whole)
 save("log", "torn", whole[:-3])
 save("log", "other", b"no log")
+
+# request: JSON bodies of the service
+two = [[1, 0], [0.6, 0.8]]
+full = {"features": two, "learn": [True, False], "times": [1, 2.5], "views": [two, []], "refs": ["a", 2], "top": 1, "probs": True, "normalize": True}
+created = {"name": "s", "head": {"prototypes": two, "classes": ["a", "b"], "logit_scale": 10}, "settings": {"guard.window": 64}, "durability": "sync"}
+for name, body in {
+    "classify": full,
+    "create": created,
+    "create-bytes": {"name": "s", "head_base64": base64.b64encode(head).decode(), "config": "[guard]\nwindow = 64\n"},
+    "clone": {"name": "t", "shadow": True, "method": "ul-tta", "preset": "paper"},
+    "feedback": {"labels": [{"id": 1, "label": 0}, {"id": 2, "class": "b"}], "generation": 1},
+    "pictures": {"pictures": ["AAAA"], "refs": [1], "top": 2},
+}.items():
+    save("request", name, json.dumps(body).encode())
+
+# infer: the length of the JSON (zero: all of it), the JSON, binary tensors
+tensor = {"name": "features", "shape": [3, 2], "datatype": "FP32"}
+text = json.dumps({"id": "i", "inputs": [tensor | {"data": ROWS}], "outputs": [{"name": "label"}]}).encode()
+save("infer", "numbers", b"\0\0" + text)
+text = json.dumps({"parameters": {"binary_data_output": True}, "inputs": [tensor | {"parameters": {"binary_data_size": 24}}]}).encode()
+save("infer", "binary", struct.pack("<H", len(text)) + text + pack("f", ROWS))
+
+# folder: the list of a stream's files, a zero, the stream's settings
+manifest = {"format": "ultta-manifest-1", "head": "00", "settings": "00", "base": {"number": 3, "sha256": "ab" * 32}, "logs": [3, 9]}
+settings = {"format": "ultta-stream-2", "config": "", "durability": None, "shadow_of": None, "created": 1.5}
+save("folder", "whole", json.dumps(manifest).encode() + b"\0" + json.dumps(settings).encode())
+save("folder", "start", json.dumps(manifest | {"base": None, "logs": [0]}).encode() + b"\0{}")
+
+# picture: three by two pixels each, written by Pillow
+for name, data in PICTURES.items():
+    save("picture", name, base64.b64decode(data))
+
+# labels and model
+save("labels", "lines", "\ufeffcat\ndog\n\n  red fox \n".encode())
+save("labels", "list", b'["cat", "dog"]')
+save("labels", "descriptions", b'{"cat": ["a small cat", "a {} on a mat"], "dog": []}')
+tower = {"hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 4, "patch_size": 2, "hidden_act": "gelu"}
+model = {"model_type": "clip", "projection_dim": 4, "vision_config": tower, "text_config": tower | {"vocab_size": 50, "max_position_embeddings": 8}}
+cut = {"crop_size": {"height": 4, "width": 4}, "size": {"shortest_edge": 4}, "image_mean": [0, 0, 0], "image_std": [1, 1, 1], "resample": 3}
+save("model", "transformers", json.dumps(model | cut).encode())
+clip = {"embed_dim": 4, "vision_cfg": {"image_size": 4, "layers": 1, "width": 64, "patch_size": 2}, "text_cfg": {"context_length": 8, "vocab_size": 50, "width": 4, "heads": 2, "layers": 1}}
+save("model", "open-clip", json.dumps({"model_cfg": clip, "preprocess_cfg": {"mean": [0, 0, 0], "std": [1, 1, 1]}}).encode())
 
 # config
 save("config", "empty", b"")

@@ -48,7 +48,7 @@ impl App {
         let boot = (streams.clock.now() * 1e3) as u64 as u32 ^ std::process::id().rotate_left(16);
         let guards = Guards::new(&config.tokens);
         let (stopping, requests) = (AtomicBool::new(false), AtomicU64::new(0));
-        let room = Room::new(config.limits.waiting_bytes);
+        let room = Room::new(config.limits.waiting_bytes, config.limits.body_bytes);
         let pictures = encoder.map(|encoder| Pictures::new(encoder, &config.limits));
         Ok(Self { config, streams, metrics, pictures, stopping, guards, room, boot, requests })
     }

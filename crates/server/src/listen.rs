@@ -17,11 +17,15 @@ use tokio_rustls::rustls;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
+use crate::answer::Patient;
 use crate::descriptors;
 use crate::http::{self, App};
 use crate::picture::PictureEncoder;
 use crate::settings::ServerConfig;
 use crate::streams::{StreamSpec, Streams};
+
+/// Bytes of a connection's buffers, at most: the head of a request must fit.
+const BUFFER: usize = 64 << 10;
 
 /// Why a server cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -132,6 +136,7 @@ async fn serve(
     let graceful = GracefulShutdown::new();
     let mut builder = hyper::server::conn::http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(Duration::from_secs(limits.header_seconds));
+    builder.max_buf_size(BUFFER);
     loop {
         let place = tokio::select! {
             place = places.clone().acquire_owned() => place,
@@ -154,10 +159,11 @@ async fn serve(
         let service = TowerToHyperService::new(router.clone());
         let (builder, watcher, tls) = (builder.clone(), graceful.watcher(), tls.clone());
         let handshake = Duration::from_secs(limits.header_seconds);
+        let patience = Duration::from_secs(limits.request_seconds);
         tokio::spawn(async move {
             let _place = place;
             let Some(socket) = secure(socket, tls, handshake).await else { return };
-            let connection = builder.serve_connection(TokioIo::new(socket), service);
+            let connection = builder.serve_connection(TokioIo::new(Patient::new(socket, patience)), service);
             // A client that breaks off is no event.
             if let Err(e) = watcher.watch(connection).await {
                 tracing::debug!(error = %e, "connection ended");

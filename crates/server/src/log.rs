@@ -1,6 +1,6 @@
 //! The write-ahead log of one stream: every observed sample and every label, in order, before they teach.
 //!
-//! A segment file `log-<first>.wal` begins with eight bytes of magic and version. A record is framed by its length, the
+//! A segment file `log-<first>.wal` begins with eight bytes of magic and version and eight of its stream. A record is framed by its length, the
 //! CRC-32 of its payload and the CRC-32 of these two (u32 each, little-endian); its payload begins with its number. A
 //! record that the file ends in is a write that was cut short: it was never acknowledged under `sync`, or lies within
 //! the last interval. Its length has a checksum of its own, so that a damaged length is not taken for that.
@@ -18,9 +18,12 @@ use ultta::Features;
 use crate::samples::{Samples, Views};
 
 /// How a segment begins: a name and the version of the format.
-const MAGIC: &[u8; 8] = b"ULTTAW\x00\x02";
+const MAGIC: &[u8; 8] = b"ULTTAW\x00\x03";
+/// Behind it: whose log it is.
+pub type Identity = [u8; 8];
 /// Bytes of a segment without a record.
-pub const EMPTY: u64 = MAGIC.len() as u64;
+pub const EMPTY: u64 = BEGINNING as u64;
+const BEGINNING: usize = MAGIC.len() + size_of::<Identity>();
 /// Bytes in front of a record: its length, its checksum, the checksum of these.
 const FRAME: usize = 12;
 /// Kinds of records.
@@ -59,13 +62,13 @@ pub struct Log {
 }
 
 impl Log {
-    /// A new segment whose first record has this number. It is on the disk when this returns.
-    pub fn create(path: &Path, first: u64) -> io::Result<Self> {
+    /// A new segment of a stream whose first record has this number. It is on the disk when this returns.
+    pub fn create(path: &Path, first: u64, whose: Identity) -> io::Result<Self> {
         // Made aside: an empty segment of this number may be the one in use.
         let aside = path.with_extension("new");
         let make = || -> io::Result<File> {
             let mut file = File::options().create(true).truncate(true).read(true).write(true).open(&aside)?;
-            file.write_all(MAGIC)?;
+            file.write_all(&[*MAGIC, whose].concat())?;
             file.sync_all()?;
             std::fs::rename(&aside, path)?;
             sync_folder(path)?;
@@ -199,6 +202,23 @@ pub struct Damage {
     pub aside: PathBuf,
 }
 
+/// Why a segment is none of this stream, if so. One whose beginning is cut off or damaged is not judged here.
+pub fn foreign(path: &Path, whose: Identity) -> io::Result<Option<String>> {
+    let mut beginning = [0; BEGINNING];
+    if let Err(e) = File::open(path)?.read_exact(&mut beginning) {
+        return if e.kind() == io::ErrorKind::UnexpectedEof { Ok(None) } else { Err(e) };
+    }
+    let (magic, found) = beginning.split_at(MAGIC.len());
+    let (name, version) = magic.split_at(MAGIC.len() - 1);
+    Ok(if !MAGIC.starts_with(name) {
+        None
+    } else if !MAGIC.ends_with(version) {
+        Some(format!("version {} of the log, this build reads version {}", version[0], MAGIC[7]))
+    } else {
+        (found != whose).then(|| "it is a log of another stream".to_string())
+    })
+}
+
 /// Reads a segment record by record and opens it for appending. A record that the file ends in is cut off; it is kept
 /// beside the segment as `.torn`.
 pub fn replay(path: &Path, first: u64, mut record: impl FnMut(Record)) -> io::Result<Tail> {
@@ -206,8 +226,8 @@ pub fn replay(path: &Path, first: u64, mut record: impl FnMut(Record)) -> io::Re
     let length = file.metadata()?.len();
     let (mut end, mut next) = (0, first);
     let mut reader = io::BufReader::with_capacity(1 << 20, &file);
-    let mut magic = [0; MAGIC.len()];
-    if reader.read_exact(&mut magic).is_ok() && magic == *MAGIC {
+    let mut beginning = [0; BEGINNING];
+    if reader.read_exact(&mut beginning).is_ok() && beginning.starts_with(MAGIC) {
         end = EMPTY;
         while let Some((parsed, bytes)) = read_record(&mut reader, next, length - end) {
             record(parsed);
@@ -264,7 +284,7 @@ fn damage_behind(file: &mut File, from: u64, next: u64) -> io::Result<Option<u64
     let behind = whole_records(&rest, next);
     let cut = rest.len() < FRAME || parse_frame(&rest).is_some_and(|(size, _)| rest.len() < FRAME + size);
     let zeros = rest.iter().all(|&byte| byte == 0);
-    // A segment is whole up to its magic before it is listed.
+    // A segment's beginning is whole before it is listed.
     let harmless = from > 0 && behind == 0 && (cut || zeros);
     Ok((!harmless).then_some(behind))
 }
@@ -409,6 +429,8 @@ impl<'a> Bytes<'a> {
 mod tests {
     use super::*;
 
+    const OWN: Identity = *b"own logs";
+
     fn features(values: &[f32]) -> Features<'static> {
         Features::new(values.to_vec(), 2).unwrap()
     }
@@ -427,7 +449,7 @@ mod tests {
     }
 
     fn write(path: &Path, first: u64) -> Vec<u64> {
-        let mut log = Log::create(path, first).unwrap();
+        let mut log = Log::create(path, first, OWN).unwrap();
         let mut ends = vec![log.bytes()];
         for record in records() {
             match &record {
@@ -465,7 +487,7 @@ mod tests {
         let values = vec![0.6, 0.803, 0.999, 0.0];
         assert_ne!(Features::new(values.clone(), 2).unwrap().data(), values, "scaling would change them");
         let written = Samples::plain(Features::trusted(values.clone(), 2).unwrap());
-        let mut log = Log::create(&path, 0).unwrap();
+        let mut log = Log::create(&path, 0, OWN).unwrap();
         log.stage_samples(&written);
         log.commit(false).unwrap();
         let (found, _) = read(&path, 0);
@@ -478,7 +500,7 @@ mod tests {
         let path = folder.path().join("log-0.wal");
         let ends = write(&path, 0);
         let bytes = std::fs::read(&path).unwrap();
-        for cut in MAGIC.len()..=bytes.len() {
+        for cut in BEGINNING..=bytes.len() {
             std::fs::write(&path, &bytes[..cut]).unwrap();
             let whole = ends.iter().filter(|&&end| end <= cut as u64).count().saturating_sub(1);
             let (found, mut tail) = read(&path, 0);
@@ -497,7 +519,7 @@ mod tests {
         let path = folder.path().join("log-0.wal");
         write(&path, 0);
         let bytes = std::fs::read(&path).unwrap();
-        for cut in 0..MAGIC.len() {
+        for cut in 0..BEGINNING {
             std::fs::write(&path, &bytes[..cut]).unwrap();
             assert_eq!(read(&path, 0).1.damage.expect("damage").behind, 0, "cut at {cut}");
         }
@@ -510,12 +532,29 @@ mod tests {
     }
 
     #[test]
+    fn a_segment_knows_whose_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log-0.wal");
+        write(&path, 0);
+        let told = |whose| foreign(&path, whose).unwrap();
+        assert_eq!(told(OWN), None);
+        assert!(told(*b"theirs  ").unwrap().contains("another stream"));
+        let bytes = std::fs::read(&path).unwrap();
+        std::fs::write(&path, [b"ULTTAW\x00\x02", &bytes[8..]].concat()).unwrap();
+        assert_eq!(told(OWN).unwrap(), "version 2 of the log, this build reads version 3");
+        for other in [&b""[..], b"ULTTAW\x00\x03own", b"nothing of the kind"] {
+            std::fs::write(&path, other).unwrap();
+            assert_eq!(told(OWN), None, "replaying tells that it is damaged");
+        }
+    }
+
+    #[test]
     fn a_flipped_bit_ends_the_log_there() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log-0.wal");
         let ends = write(&path, 0);
         let bytes = std::fs::read(&path).unwrap();
-        for at in MAGIC.len()..bytes.len() {
+        for at in BEGINNING..bytes.len() {
             let mut broken = bytes.clone();
             broken[at] ^= 0x10;
             std::fs::write(&path, &broken).unwrap();

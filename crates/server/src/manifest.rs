@@ -23,6 +23,9 @@ pub const FILE: &str = "manifest.json";
 
 const FORMAT: &str = "ultta-manifest-1";
 
+/// No log comes to have so many records.
+const MOST_RECORDS: u64 = 1 << 62;
+
 /// What belongs to a stream.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -99,9 +102,12 @@ impl Manifest {
         if manifest.format != FORMAT {
             return Err(broken(format!("format {:?}, this build reads {FORMAT:?}", manifest.format)));
         }
+        let digits = |digest: &String| digest.len() == 64 && digest.bytes().all(|b| b.is_ascii_hexdigit());
+        let known = manifest.base.as_ref().is_none_or(|base| digits(&base.sha256));
         let follows = manifest.logs.first() == Some(&manifest.start())
-            && manifest.logs.windows(2).all(|pair| pair[0] < pair[1]);
-        if manifest.digest(&path)? != sha256 || !follows {
+            && manifest.logs.windows(2).all(|pair| pair[0] < pair[1])
+            && manifest.logs.iter().all(|&first| first < MOST_RECORDS);
+        if manifest.digest(&path)? != sha256 || !follows || !known {
             return Err(broken("the list of the stream's files is damaged: its digest is another".into()));
         }
         Ok(manifest)

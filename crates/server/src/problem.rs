@@ -22,9 +22,27 @@ pub struct Problem {
     pub error: Option<String>,
 }
 
+/// Bytes of a refusal's text, at most: what a client sent is quoted, and it may have sent much.
+const MOST_DETAIL: usize = 2000;
+
+fn shortened(mut detail: String) -> String {
+    if detail.len() > MOST_DETAIL {
+        detail.truncate(detail.floor_char_boundary(MOST_DETAIL));
+        detail.shrink_to_fit();
+        detail.push('…');
+    }
+    detail
+}
+
 impl Problem {
     fn new(status: StatusCode, title: &'static str, detail: impl Into<String>) -> Self {
-        Self { status: status.as_u16(), title, detail: detail.into(), retry_after: None, error: None }
+        Self {
+            status: status.as_u16(),
+            title,
+            detail: shortened(detail.into()),
+            retry_after: None,
+            error: None,
+        }
     }
 
     /// The body cannot be read as what it claims to be.

@@ -39,7 +39,8 @@ pub fn recover(folder: &Folder, head: Head, config: &Config) -> Result<Recovered
         extra.arrivals.latest = latest.unwrap_or(f64::MIN);
     }
     let logs = folder.manifest().logs.clone();
-    let mut replayer = Replayer { session, extra, pending: None, records: 0 };
+    let start = folder.manifest().start();
+    let mut replayer = Replayer { session, extra, start, pending: None, records: 0, misfit: None };
     let (mut current, mut dropped): (Option<Log>, u64) = (None, 0);
     let (mut losses, mut beyond): (Vec<String>, u64) = (Vec::new(), 0);
     for &first in &logs {
@@ -70,9 +71,21 @@ pub fn recover(folder: &Folder, head: Head, config: &Config) -> Result<Recovered
             ));
             beyond = damage.record + damage.behind;
         }
+        replayer.flush();
+        if let Some((record, reason)) = replayer.misfit.take() {
+            // Its checksum is right, so it was written for another stream.
+            let aside = path.with_extension(format!("damaged-{record}"));
+            let lost =
+                log::set_aside(&path, &aside, record).map_err(|e| io_error("setting aside", &path, e))?;
+            losses.push(format!(
+                "record {record} of the log does not belong to this stream ({reason}); it and {} whole records behind it were not learnt, and the segment is set aside as {}",
+                lost.saturating_sub(1),
+                file_name(&aside)
+            ));
+            beyond = beyond.max(record.saturating_add(lost));
+        }
         current = Some(tail.log);
     }
-    replayer.flush();
     let Replayer { session, mut extra, records, .. } = replayer;
     let Some(mut log) = current else {
         return Err(Error::Format { reason: "no log is listed".into(), path: folder.path().into() });
@@ -101,14 +114,25 @@ struct Replayer {
     extra: Extra,
     /// Samples that were read and not stepped yet.
     pending: Option<Samples>,
+    /// Number of the first record that is replayed.
+    start: u64,
     records: u64,
+    /// A record that the session refuses, and why: nothing behind it is learnt.
+    misfit: Option<(u64, String)>,
 }
 
 impl Replayer {
     fn take(&mut self, record: Record) {
-        self.records += 1;
+        if self.misfit.is_some() {
+            return;
+        }
         match record {
             Record::Samples(samples) => {
+                if let Err(reason) = self.check(&samples) {
+                    self.flush();
+                    self.misfit.get_or_insert((self.start + self.records, reason));
+                    return;
+                }
                 for time in samples.times().into_iter().flatten() {
                     self.extra.arrivals.latest = self.extra.arrivals.latest.max(*time);
                 }
@@ -133,11 +157,26 @@ impl Replayer {
                 self.session.set_learning(learning);
             }
         }
+        self.records += 1;
+    }
+
+    /// Whether samples can be for this session, as they were when they were logged.
+    fn check(&self, samples: &Samples) -> std::result::Result<(), String> {
+        let (expected, got) = (self.session.head().dim(), samples.features().dim());
+        if got != expected {
+            return Err(format!("expected rows of {expected} numbers, got {got}"));
+        }
+        if self.session.config().method.card().needs_views && samples.views().is_none() {
+            return Err("expected views of every row, got none".into());
+        }
+        Ok(())
     }
 
     fn flush(&mut self) {
-        if let Some(samples) = self.pending.take() {
-            let _ = self.session.step(samples.input(None, false));
+        if let Some(samples) = self.pending.take()
+            && let Err(error) = self.session.step(samples.input(None, false))
+        {
+            self.misfit.get_or_insert((self.start + self.records.saturating_sub(1), error.to_string()));
         }
     }
 }

@@ -1,6 +1,8 @@
 //! Room for request bodies. Bytes are counted as they arrive, whatever kind of body they belong to, and given back when
 //! the request is answered: a connection that sends nothing holds nothing. What a refused request still has to send is
 //! read and dropped, up to a bound, so that its client comes to see the refusal.
+//!
+//! A part of the room is for small bodies alone: clients that send large ones and then pause do not keep others out.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,56 +18,104 @@ use crate::problem::Problem;
 
 /// Bytes of bodies are counted in units of this size.
 const UNIT: usize = 1024;
+/// A share up to this size is small.
+const SMALL: usize = 1 << 20;
 /// The rest of a body is awaited for this long.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// Room for the bodies of all requests.
+/// Room for the bodies of all requests, and for large answers until they are sent.
 pub struct Room {
     units: Arc<Semaphore>,
+    /// What large shares may have of it together.
+    large: Arc<Semaphore>,
     bytes: usize,
+    large_bytes: usize,
 }
 
 impl Room {
-    pub fn new(bytes: usize) -> Self {
-        let units = bytes.div_ceil(UNIT).min(Semaphore::MAX_PERMITS);
-        Self { units: Arc::new(Semaphore::new(units)), bytes }
+    /// Room for so many bytes; a body of the largest size fits into it.
+    pub fn new(bytes: usize, largest: usize) -> Self {
+        let large_bytes = (bytes - bytes / 8).max(largest.min(bytes));
+        let semaphore =
+            |bytes: usize| Arc::new(Semaphore::new(bytes.div_ceil(UNIT).min(Semaphore::MAX_PERMITS)));
+        Self { units: semaphore(bytes), large: semaphore(large_bytes), bytes, large_bytes }
     }
 
     /// A share that holds nothing yet.
     pub fn share(&self) -> Share {
-        Share { units: self.units.clone(), held: None }
+        Share { units: self.units.clone(), large: self.large.clone(), held: None, held_as_large: None }
+    }
+
+    /// Bytes that answers may have together.
+    pub fn most_for_answers(&self) -> usize {
+        self.large_bytes
+    }
+
+    /// A share that holds room for an answer of so many bytes.
+    pub fn for_answer(&self, bytes: usize) -> Result<Share, Problem> {
+        if bytes > self.large_bytes {
+            let most = self.large_bytes;
+            return Err(Problem::too_large(format!(
+                "an answer may have {most} bytes, this one would have about {bytes}; send fewer rows, or ask for less (probs, top)"
+            )));
+        }
+        let mut share = self.share();
+        if share.hold(bytes) { Ok(share) } else { Err(self.refusal()) }
     }
 
     /// The refusal of a request for which there is no room.
     pub fn refusal(&self) -> Problem {
         let bytes = self.bytes;
-        Problem::busy(format!("{bytes} bytes of request bodies are being worked on already; try again"))
+        Problem::busy(format!(
+            "{bytes} bytes of bodies and answers are being worked on already (limits.waiting_bytes); try again"
+        ))
     }
 }
 
 /// The room that one request holds.
 pub struct Share {
     units: Arc<Semaphore>,
+    large: Arc<Semaphore>,
     held: Option<OwnedSemaphorePermit>,
+    held_as_large: Option<OwnedSemaphorePermit>,
 }
 
 impl Share {
-    /// Holds room for this many bytes, no more and no less. `false` if there is not enough.
+    /// Holds room for this many bytes, no more and no less. `false` if there is not enough; then it holds what it held.
     pub fn hold(&mut self, bytes: usize) -> bool {
-        let (needed, held) = (bytes.div_ceil(UNIT), self.held.as_ref().map_or(0, |held| held.num_permits()));
-        if needed < held {
-            drop(self.held.as_mut().and_then(|permit| permit.split(held - needed)));
+        let needed = bytes.div_ceil(UNIT);
+        let as_large = if bytes > SMALL { needed } else { 0 };
+        let before = permits(&self.held_as_large);
+        if !adjust(&mut self.held_as_large, &self.large, as_large) {
+            return false;
         }
-        if needed > held {
-            let more = u32::try_from(needed - held).unwrap_or(u32::MAX);
-            let Ok(more) = self.units.clone().try_acquire_many_owned(more) else { return false };
-            match &mut self.held {
-                Some(permit) => permit.merge(more),
-                None => self.held = Some(more),
-            }
+        let fits = adjust(&mut self.held, &self.units, needed);
+        if !fits && before < as_large {
+            adjust(&mut self.held_as_large, &self.large, before);
         }
-        true
+        fits
     }
+}
+
+fn permits(held: &Option<OwnedSemaphorePermit>) -> usize {
+    held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits)
+}
+
+/// Holds as many permits as needed, no more and no less. `false` if there are not enough.
+fn adjust(held: &mut Option<OwnedSemaphorePermit>, all: &Arc<Semaphore>, needed: usize) -> bool {
+    let before = permits(held);
+    if needed < before {
+        drop(held.as_mut().and_then(|permit| permit.split(before - needed)));
+    }
+    if needed > before {
+        let more = u32::try_from(needed - before).unwrap_or(u32::MAX);
+        let Ok(more) = all.clone().try_acquire_many_owned(more) else { return false };
+        match held {
+            Some(permit) => permit.merge(more),
+            None => *held = Some(more),
+        }
+    }
+    true
 }
 
 /// What becomes of a request's body.
@@ -162,7 +212,7 @@ mod tests {
 
     #[test]
     fn a_share_grows_and_shrinks_and_gives_back_what_it_held() {
-        let room = Room::new(4 * UNIT);
+        let room = Room::new(4 * UNIT, 0);
         let (mut one, mut other) = (room.share(), room.share());
         assert!(one.hold(3 * UNIT) && other.hold(1) && !other.hold(UNIT + 1));
         assert!(one.hold(UNIT) && other.hold(3 * UNIT) && !one.hold(UNIT + 1));
@@ -170,5 +220,26 @@ mod tests {
         assert!(one.hold(4 * UNIT) && !one.hold(4 * UNIT + 1));
         drop(one);
         assert_eq!(room.units.available_permits(), 4);
+    }
+
+    #[test]
+    fn large_shares_leave_room_for_small_ones() {
+        let room = Room::new(16 * SMALL, 8 * SMALL);
+        let (mut one, mut other, mut small) = (room.share(), room.share(), room.share());
+        assert!(one.hold(8 * SMALL) && other.hold(6 * SMALL), "seven eighths");
+        assert!(!other.hold(6 * SMALL + UNIT) && small.hold(SMALL), "the rest is for small ones");
+        assert!(!small.hold(SMALL + 1));
+        let mut third = room.share();
+        assert!(third.hold(SMALL) && !room.share().hold(1), "all is held");
+        assert!(!third.hold(2 * SMALL) && one.hold(SMALL) && third.hold(2 * SMALL), "a large one has left");
+        drop((one, other, small, third));
+        assert_eq!(room.units.available_permits() * UNIT, 16 * SMALL);
+        assert_eq!(room.large.available_permits() * UNIT, 14 * SMALL);
+        // The largest body fits, if need be into all of the room.
+        assert!(Room::new(4 * SMALL, 4 * SMALL).share().hold(4 * SMALL));
+        let refusal = |bytes| room.for_answer(bytes).map(drop).map_err(|problem| problem.status);
+        assert_eq!((refusal(14 * SMALL), refusal(14 * SMALL + 1)), (Ok(()), Err(413)));
+        let _held = room.for_answer(13 * SMALL).map_err(|problem| problem.detail).unwrap();
+        assert_eq!(refusal(2 * SMALL), Err(429));
     }
 }

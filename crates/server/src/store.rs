@@ -93,7 +93,13 @@ impl Folder {
             demand(&folder.base_path(base), "a base state")?;
         }
         for &first in &manifest.logs {
-            demand(&folder.log_path(first), "a segment of the log")?;
+            let path = folder.log_path(first);
+            demand(&path, "a segment of the log")?;
+            let foreign =
+                log::foreign(&path, folder.identity()).map_err(|e| io_error("opening", &path, e))?;
+            if let Some(reason) = foreign {
+                return Err(Error::Format { reason, path });
+            }
         }
         // What lies before the base was replaced by it.
         let others = folder.numbers("log-", ".wal")?.into_iter().filter(|first| *first > manifest.start());
@@ -118,6 +124,14 @@ impl Folder {
         self.manifest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What the stream's logs are known by: its settings, which have the time of its creation in them.
+    fn identity(&self) -> log::Identity {
+        let digits = self.manifest().settings.clone();
+        std::array::from_fn(|i| {
+            digits.get(2 * i..2 * i + 2).and_then(|pair| u8::from_str_radix(pair, 16).ok()).unwrap_or(0)
+        })
+    }
+
     /// Changes the manifest, on the disk and here.
     fn list(&self, change: impl FnOnce(&mut Manifest)) -> Result<()> {
         let mut current = self.manifest();
@@ -128,15 +142,23 @@ impl Folder {
         Ok(())
     }
 
-    /// Removes a stream for good, whatever its folder holds.
+    /// Removes a stream for good, whatever its folder holds. It is gone with its name; what cannot be removed of it then
+    /// is removed at the next start.
     pub fn remove(path: &Path) -> Result<()> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let gone = path.with_file_name(format!(".gone-{name}"));
+        let mut gone = path.with_file_name(format!(".gone-{name}"));
+        for copy in 1.. {
+            if fs::remove_dir_all(&gone).is_ok() || !gone.exists() {
+                break;
+            }
+            gone = path.with_file_name(format!(".gone-{name}-{copy}"));
+        }
         let io_error = |e| io_error("removing", path, e);
-        let _ = fs::remove_dir_all(&gone);
         fs::rename(path, &gone).map_err(io_error)?;
-        sync_folder(path).map_err(io_error)?;
-        fs::remove_dir_all(&gone).map_err(io_error)
+        if let Err(error) = sync_folder(path).and_then(|()| fs::remove_dir_all(&gone)) {
+            tracing::warn!(stream = %name, %error, "some files of a deleted stream stay until the next start");
+        }
+        Ok(())
     }
 
     pub fn path(&self) -> &Path {
@@ -204,7 +226,7 @@ impl Folder {
     /// A new segment of the log.
     pub fn create_log(&self, first: u64) -> Result<Log> {
         let path = self.log_path(first);
-        Log::create(&path, first).map_err(|e| io_error("creating", &path, e))
+        Log::create(&path, first, self.identity()).map_err(|e| io_error("creating", &path, e))
     }
 
     /// Lists a new segment: from here on it may be written to.

@@ -48,10 +48,31 @@ pub struct Stream {
     pub queue: mpsc::Sender<Job>,
 }
 
+/// What the rows of a request may be.
+#[derive(Clone, Copy)]
+pub struct Size {
+    pub dim: usize,
+    pub most_rows: usize,
+}
+
+impl Size {
+    /// Refuses too many rows, or rows of the wrong length, before work goes into them.
+    pub fn check(self, rows: usize, dim: usize) -> Result<(), Problem> {
+        let Self { dim: expected, most_rows } = self;
+        if rows > most_rows {
+            return Err(Problem::too_large(format!("a request may have {most_rows} rows, got {rows}")));
+        }
+        if dim != expected {
+            return Err(ultta::Error::Shape { what: "feature dimension", expected, got: dim }.into());
+        }
+        Ok(())
+    }
+}
+
 impl Stream {
     /// Refuses samples that cannot be shown to this stream: the last check, before they queue.
     pub fn check(&self, samples: &Samples, most_rows: usize) -> Result<(), Problem> {
-        self.check_size(samples.len(), samples.features().dim(), most_rows)?;
+        self.size(most_rows).check(samples.len(), samples.features().dim())?;
         let card = self.config.method.card();
         if card.needs_views && samples.views().is_none() {
             let method = card.name.replace('_', "-");
@@ -63,16 +84,9 @@ impl Stream {
         Ok(())
     }
 
-    /// Refuses too many rows, or rows of the wrong length, before work goes into them.
-    pub fn check_size(&self, rows: usize, dim: usize, most_rows: usize) -> Result<(), Problem> {
-        if rows > most_rows {
-            return Err(Problem::too_large(format!("a request may have {most_rows} rows, got {rows}")));
-        }
-        let expected = self.head.dim();
-        if dim != expected {
-            return Err(ultta::Error::Shape { what: "feature dimension", expected, got: dim }.into());
-        }
-        Ok(())
+    /// What the rows of a request may be.
+    pub fn size(&self, most_rows: usize) -> Size {
+        Size { dim: self.head.dim(), most_rows }
     }
 
     /// Answers samples and learns from them, in arrival order.

@@ -180,7 +180,8 @@ impl Streams {
         let path = self.root.join(name);
         let created = tokio::task::block_in_place(|| -> Result<(), Problem> {
             Folder::create(&path, &spec.head, &meta, start.as_ref())?;
-            self.start(name)?;
+            // A stream that cannot be started was never there.
+            self.start(name).inspect_err(|_| drop(Folder::remove(&path)))?;
             Ok(())
         });
         created?;

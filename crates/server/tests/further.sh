@@ -37,7 +37,7 @@ kills() { # kill -9 under load, half of them amid labels, snapshots, returns, fr
 
 hostile() { # normal clients alone and beside hostile ones: their p99, every status, memory
   serve hostile
-  python3 "$here/further/hostile.py" "$url" "$server" "$scratch/features.npy" "${SOAK:-1200}"
+  python3 "$here/further/hostile.py" "$url" "$server" "$scratch/features.npy" "${SOAK:-1200}" "$scratch/memory.csv"
   cleanup; server=""
 }
 

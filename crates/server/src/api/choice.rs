@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::bounded::Setting;
 use super::{CloneStream, CreateStream};
 
 /// Method and settings of a stream, as a request chooses them.
@@ -9,7 +10,7 @@ pub struct Choice<'a> {
     pub config: Option<&'a str>,
     pub method: Option<&'a str>,
     pub preset: Option<&'a str>,
-    pub settings: Option<&'a BTreeMap<String, serde_json::Value>>,
+    pub settings: Option<&'a BTreeMap<String, Setting>>,
 }
 
 macro_rules! choice {
@@ -37,16 +38,12 @@ impl Choice<'_> {
 
     /// The configuration. One that names a file is refused: a server reads no file that a request names.
     pub fn resolve(&self) -> ultta::Result<ultta::Config> {
-        let settings: Vec<(&str, String)> = self
+        let settings: Vec<(&str, &str)> = self
             .settings
             .into_iter()
             .flatten()
-            .map(|(key, value)| {
-                (key.as_str(), value.as_str().map_or_else(|| value.to_string(), str::to_string))
-            })
+            .map(|(key, value)| (key.as_str(), value.0.as_str()))
             .collect();
-        let settings: Vec<(&str, &str)> =
-            settings.iter().map(|(key, value)| (*key, value.as_str())).collect();
         let config = ultta::Config::resolve(self.config, self.method, self.preset, &settings)?;
         if let Some((key, _)) = config.method.files().into_iter().next() {
             return Err(ultta::Error::Config {

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::de::value::SeqAccessDeserializer;
 use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
+use ultta::Head;
 use ultta_formats::Id;
 use utoipa::{IntoParams, ToSchema};
 
@@ -167,6 +168,14 @@ pub struct Top<'a> {
     pub class: &'a str,
     /// Its calibrated probability.
     pub prob: f32,
+}
+
+/// Bytes of the answers to rows, about: what is written for a row, for each of its best classes, for each probability.
+pub fn answer_bytes(rows: usize, extent: Extent, head: &Head) -> usize {
+    let name = head.classes().iter().map(String::len).max().unwrap_or(0);
+    let top = extent.top.min(head.n_classes()).saturating_mul(48 + name);
+    let probs = if extent.probs { 14 * head.n_classes() } else { 0 };
+    rows.saturating_mul((256 + 2 * name).saturating_add(top).saturating_add(probs))
 }
 
 /// Answers with class names and the sender's own names for the rows.

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::Matrix;
+use super::bounded::{Setting, list, settings};
 use crate::board::{Event, Point, Reliability, Status};
 use crate::settings::Durability;
 
@@ -34,9 +35,9 @@ pub struct CreateStream {
     #[serde(default)]
     pub preset: Option<String>,
     /// Single settings by dotted key.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "settings")]
     #[schema(value_type = Option<Object>)]
-    pub settings: Option<BTreeMap<String, serde_json::Value>>,
+    pub settings: Option<BTreeMap<String, Setting>>,
     /// `interval` or `sync`; the server's own if not given.
     #[serde(default)]
     pub durability: Option<Durability>,
@@ -50,6 +51,7 @@ pub struct HeadBody {
     #[schema(value_type = Vec<Vec<f32>>)]
     pub prototypes: Matrix,
     /// Class names, in label order.
+    #[serde(deserialize_with = "list")]
     pub classes: Vec<String>,
     /// The model's own logit scale (CLIP: about 100).
     pub logit_scale: f32,
@@ -74,9 +76,9 @@ pub struct CloneStream {
     #[serde(default)]
     pub preset: Option<String>,
     /// Single settings by dotted key.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "settings")]
     #[schema(value_type = Option<Object>)]
-    pub settings: Option<BTreeMap<String, serde_json::Value>>,
+    pub settings: Option<BTreeMap<String, Setting>>,
     /// `interval` or `sync`; the server's own if not given.
     #[serde(default)]
     pub durability: Option<Durability>,

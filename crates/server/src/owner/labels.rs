@@ -88,7 +88,8 @@ impl RecentAnswers {
         // Samples are shown in their order, so runs are in the order of their sources.
         let next = self.runs.partition_point(|run| run.source <= source);
         let run = self.runs.get(next.checked_sub(1)?)?;
-        let ahead = source.1 - run.source.1;
+        // Of an earlier generation, it may have ids beyond this one.
+        let ahead = source.1.checked_sub(run.source.1)?;
         (run.source.0 == source.0 && ahead < run.length).then_some(run.own + ahead)
     }
 

@@ -3,17 +3,17 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::HeaderMap;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use ultta::Features;
 use ultta_formats::Id;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::lines::answer_lines;
+use crate::answer::Place;
 use crate::api::*;
 use crate::body::from_file;
 use crate::http::App;
@@ -22,7 +22,7 @@ use crate::metrics::Stage;
 use crate::problem::Problem;
 use crate::routes::{Named, Params, content_type, json, read};
 use crate::samples::{Samples, Views};
-use crate::stream::Stream;
+use crate::stream::{Size, Stream};
 
 pub fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(classify)).routes(routes!(predict))
@@ -83,7 +83,7 @@ async fn answer(
     }
     let bytes = || read(body, limits.body_bytes, limits.request_seconds);
     let (samples, extent, refs) = match kind.as_str() {
-        "application/json" => from_json(&bytes().await?, query, &stream, limits.batch_rows)?,
+        "application/json" => from_json(&bytes().await?, query, stream.size(limits.batch_rows))?,
         "application/octet-stream" | "application/x-npy" | "application/x-safetensors" => {
             let samples = from_file(bytes().await?, query.normalize.unwrap_or(false))?;
             (samples, query.extent(), None)
@@ -96,11 +96,12 @@ async fn answer(
     };
     stream.check(&samples, limits.batch_rows)?;
     stream.stages.observe(Stage::Parse, arrived.elapsed());
-    respond(&stream, samples, extent, refs, learn, arrived).await
+    respond(app, &stream, samples, extent, refs, learn, arrived).await
 }
 
 /// Shows checked samples to the stream and words its answers.
 pub async fn respond(
+    app: &App,
     stream: &Stream,
     samples: Samples,
     extent: Extent,
@@ -108,6 +109,8 @@ pub async fn respond(
     learn: bool,
     arrived: Instant,
 ) -> Result<Response, Problem> {
+    // Before anything is learnt: an answer that there is no room for is refused as a whole.
+    let place = Place::take(&app.room, answer_bytes(samples.len(), extent, &stream.head))?;
     let answers = if learn {
         stream.classify(samples, extent, arrived).await?
     } else {
@@ -120,21 +123,20 @@ pub async fn respond(
         as_of: answers.as_of,
         rows: row_answers(answers, stream.head.classes(), refs),
     };
-    Ok(Json(response).into_response())
+    place.json(&response)
 }
 
 /// Samples of a JSON body, what its answers are to hold, and the sender's names for them.
-fn from_json(
+pub fn from_json(
     bytes: &[u8],
     query: ClassifyQuery,
-    stream: &Stream,
-    most_rows: usize,
+    size: Size,
 ) -> Result<(Samples, Extent, Option<Vec<Id>>), Problem> {
     let request: ClassifyRequest = json(bytes)?;
     let Matrix { data, rows, dim } = request.features;
     // No rows have no dimension of their own.
-    let dim = if rows == 0 { stream.head.dim() } else { dim };
-    stream.check_size(rows, dim, most_rows)?;
+    let dim = if rows == 0 { size.dim } else { dim };
+    size.check(rows, dim)?;
     let normalize = request.normalize.or(query.normalize).unwrap_or(false);
     let learn = match request.learn {
         None | Some(Learn::All(true)) => None,

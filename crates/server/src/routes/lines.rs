@@ -17,6 +17,7 @@ use crate::api::{ClassifyQuery, RowAnswer, row_answers};
 use crate::http::App;
 use crate::job::Answers;
 use crate::problem::Problem;
+use crate::room::Share;
 use crate::samples::{Samples, Views};
 use crate::stream::Stream;
 
@@ -43,6 +44,14 @@ struct LineError<'a> {
     error: &'a str,
 }
 
+/// A line that was read and is not answered yet.
+struct Ahead {
+    number: u64,
+    pending: Pending,
+    /// The room that it holds.
+    share: Share,
+}
+
 /// The answer to one line, under way or there.
 enum Pending {
     /// The owner will answer.
@@ -62,10 +71,10 @@ pub fn answer_lines(
     learn: bool,
     pause: Duration,
 ) -> Response {
-    let (sender, receiver) = mpsc::channel::<(u64, Pending)>(LINES_AHEAD);
+    let (sender, receiver) = mpsc::channel(LINES_AHEAD);
     tokio::spawn(read_lines(app.clone(), stream.clone(), query, body, learn, pause, sender));
     let answers = stream::unfold((receiver, stream), |(mut receiver, stream)| async move {
-        let (number, pending) = receiver.recv().await?;
+        let Ahead { number, pending, share: _share } = receiver.recv().await?;
         let (answered, reference) = match pending {
             Pending::Answer(answer, reference) => (stream.answer(answer).await, reference),
             Pending::Ready(answer, reference) => (answer, reference),
@@ -98,7 +107,7 @@ async fn read_lines(
     body: Body,
     learn: bool,
     pause: Duration,
-    sender: mpsc::Sender<(u64, Pending)>,
+    sender: mpsc::Sender<Ahead>,
 ) {
     let mut chunks = body.into_data_stream();
     let mut buffer: Vec<u8> = Vec::new();
@@ -121,7 +130,7 @@ async fn read_lines(
         }
         if !share.hold(buffer.len()) {
             let refusal = Pending::Ready(Err(app.room.refusal()), None);
-            let _ = sender.send((number + 1, refusal)).await;
+            let _ = sender.send(Ahead { number: number + 1, pending: refusal, share }).await;
             return;
         }
         let mut start = 0;
@@ -129,12 +138,15 @@ async fn read_lines(
             number += 1;
             let line = &buffer[start..start + length];
             start += length + 1;
+            // A line holds its room until it is answered, not only until it is read.
+            let mut own = app.room.share();
             let pending = match Line::parse(line) {
                 Ok(None) => continue,
+                _ if !own.hold(length) => Pending::Ready(Err(app.room.refusal()), None),
                 Ok(Some(line)) => ask(&stream, line, query, learn).await,
                 Err(error) => Pending::Refused(error.to_string()),
             };
-            if sender.send((number, pending)).await.is_err() {
+            if sender.send(Ahead { number, pending, share: own }).await.is_err() {
                 return;
             }
         }
@@ -142,7 +154,7 @@ async fn read_lines(
         share.hold(buffer.len());
         if buffer.len() > MAX_LINE {
             let refusal = Pending::Refused(format!("a line may have {MAX_LINE} bytes"));
-            let _ = sender.send((number + 1, refusal)).await;
+            let _ = sender.send(Ahead { number: number + 1, pending: refusal, share }).await;
             return;
         }
     }

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use ultta::{Head, State as Learnt};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::answer::Place;
 use crate::api::*;
 use crate::http::App;
 use crate::owner::Owner;
@@ -73,28 +74,32 @@ async fn create(
     body: Body,
 ) -> Result<(StatusCode, Json<StreamView>), Problem> {
     let request: CreateStream = json_body(&headers, body, &app.config.limits).await?;
-    let head = match (&request.head, &request.head_base64, &request.head_of) {
-        (Some(_), None, None) => None,
+    let name = request.name.clone();
+    let spec = spec(request, |name| Ok(Head::clone(&app.streams.get(name)?.head)))?;
+    let stream = app.streams.create(&name, spec, None, None).await?;
+    Ok((StatusCode::CREATED, Json(view(&stream))))
+}
+
+/// What a new stream is made of; its head may be that of another stream.
+pub fn spec(
+    request: CreateStream,
+    head_of: impl FnOnce(&str) -> Result<Head, Problem>,
+) -> Result<StreamSpec, Problem> {
+    let config = request.choice().resolve()?;
+    let head = match (request.head, &request.head_base64, &request.head_of) {
+        (Some(HeadBody { prototypes, classes, logit_scale }), None, None) => {
+            Head::new(prototypes.data, prototypes.dim.max(1), classes, logit_scale)?
+        }
         (None, Some(text), None) => {
             let bytes = base64::engine::general_purpose::STANDARD
                 .decode(text.trim())
                 .map_err(|e| Problem::malformed(format!("head_base64: not base64: {e}")))?;
-            Some(Head::from_bytes(&bytes)?)
+            Head::from_bytes(&bytes)?
         }
-        (None, None, Some(name)) => Some(Head::clone(&app.streams.get(name)?.head)),
+        (None, None, Some(name)) => head_of(name)?,
         _ => return Err(Problem::invalid("expected exactly one of head, head_base64 and head_of")),
     };
-    let config = request.choice().resolve()?;
-    let head = match (head, request.head) {
-        (Some(head), _) => head,
-        (None, Some(HeadBody { prototypes, classes, logit_scale })) => {
-            Head::new(prototypes.data, prototypes.dim.max(1), classes, logit_scale)?
-        }
-        (None, None) => return Err(Problem::invalid("expected a head")),
-    };
-    let spec = StreamSpec { head, config, durability: request.durability };
-    let stream = app.streams.create(&request.name, spec, None, None).await?;
-    Ok((StatusCode::CREATED, Json(view(&stream))))
+    Ok(StreamSpec { head, config, durability: request.durability })
 }
 
 /// Inspect a stream
@@ -339,8 +344,9 @@ async fn merge(
 async fn state(State(app): State<Arc<App>>, Named(name): Named<String>) -> Result<Response, Problem> {
     let stream = app.streams.get(&name)?;
     let state = stream.control(|owner| Ok(owner.state())).await?;
-    let bytes = state.to_bytes()?;
-    Ok(([(header::CONTENT_TYPE, "application/octet-stream")], bytes).into_response())
+    let bytes = tokio::task::block_in_place(|| state.to_bytes())?;
+    drop(state);
+    Ok(Place::for_file(&app.room, bytes.len())?.send("application/octet-stream", bytes))
 }
 
 /// Classes: drift, prior, recent mix

@@ -119,7 +119,7 @@ async fn answer_pictures(
     stream.stages.observe(Stage::Encode, encoding.elapsed());
     let samples = Samples::plain(Features::checked(data, stream.head.dim(), true)?);
     stream.check(&samples, limits.batch_rows)?;
-    respond(&stream, samples, extent, refs, learn, arrived).await
+    respond(app, &stream, samples, extent, refs, learn, arrived).await
 }
 
 /// The files of a form, without its other fields. Its size is limited by the router.

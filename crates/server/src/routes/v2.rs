@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderMap, HeaderName, header};
+use axum::http::{HeaderMap, HeaderName};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
@@ -19,14 +19,15 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::api::{Bounded, Numbers, Refusals, RowAnswer, row_answers};
+use crate::answer::Place;
+use crate::api::{Bounded, Numbers, Refusals, RowAnswer, answer_bytes, row_answers};
 use crate::auth::Access;
 use crate::http::App;
 use crate::job::Extent;
 use crate::problem::Problem;
 use crate::routes::{Named, content_type, read};
 use crate::samples::Samples;
-use crate::stream::Stream;
+use crate::stream::Size;
 
 /// A refusal as the protocol words it: with a field `error`.
 pub struct Refused(Problem);
@@ -337,18 +338,19 @@ async fn infer(
         return Err(Problem::unsupported(format!("expected application/json, got {kind:?}")).into());
     }
     let bytes = read(body, limits.body_bytes, limits.request_seconds).await?;
-    let (text, binary) = bytes
-        .split_at_checked(header_length.unwrap_or(bytes.len()))
-        .ok_or_else(|| Problem::malformed("inference-header-content-length: longer than the body"))?;
-    let mut request: InferRequest = super::json(text)?;
+    let (mut request, binary) = split(&bytes, header_length)?;
     let parameters = request.parameters.unwrap_or_default();
     let learn = parameters.learn.unwrap_or(true);
     if learn && access < Access::Write {
         let text = "a token for read was given, learning needs one for write (learn: false answers only)";
         return Err(Problem::forbidden(text).into());
     }
-    let samples = input_samples(&mut request, binary, &stream, limits.batch_rows)?;
+    let samples = input_samples(&mut request, binary, stream.size(limits.batch_rows))?;
+    stream.check(&samples, limits.batch_rows)?;
     let wanted = wanted(&request)?;
+    // Each output is written by itself: a class's name may be asked for many times.
+    let each = answer_bytes(samples.len(), Extent::default(), &stream.head);
+    let place = Place::take(&app.room, each.saturating_mul(wanted.len().div_ceil(OUTPUTS.len())))?;
     let answers = if learn {
         stream.classify(samples, Extent::default(), arrived).await?
     } else {
@@ -384,23 +386,31 @@ async fn infer(
         outputs,
     };
     if tail.is_empty() {
-        return Ok(Json(response).into_response());
+        return Ok(place.json(&response)?);
     }
     let mut body = serde_json::to_vec(&response).map_err(|e| Problem::malformed(e.to_string()))?;
     let length = body.len().to_string();
     body.extend(tail);
-    let headers =
-        [(header::CONTENT_TYPE, "application/octet-stream".to_string()), (HEADER_LENGTH.clone(), length)];
-    Ok((headers, body).into_response())
+    Ok(([(HEADER_LENGTH.clone(), length)], place.send("application/octet-stream", body)).into_response())
+}
+
+/// The request of a body, and the binary tensors behind it.
+fn split(bytes: &[u8], header_length: Option<usize>) -> Result<(InferRequest, &[u8]), Problem> {
+    let (text, binary) = bytes
+        .split_at_checked(header_length.unwrap_or(bytes.len()))
+        .ok_or_else(|| Problem::malformed("inference-header-content-length: longer than the body"))?;
+    Ok((super::json(text)?, binary))
+}
+
+/// The samples of a body, for the fuzzers.
+pub fn read_body(bytes: &[u8], header_length: Option<usize>, size: Size) -> Result<Samples, Problem> {
+    let (mut request, binary) = split(bytes, header_length)?;
+    wanted(&request)?;
+    input_samples(&mut request, binary, size)
 }
 
 /// The samples of a request, checked and scaled.
-fn input_samples(
-    request: &mut InferRequest,
-    binary: &[u8],
-    stream: &Stream,
-    most_rows: usize,
-) -> Result<Samples, Problem> {
+fn input_samples(request: &mut InferRequest, binary: &[u8], size: Size) -> Result<Samples, Problem> {
     let [input] = &mut request.inputs.0[..] else {
         return Err(Problem::invalid(format!(
             "inputs: expected one tensor named features, got {}",
@@ -419,21 +429,21 @@ fn input_samples(
             input.shape.0
         )));
     };
-    stream.check_size(n, dim, most_rows)?;
+    size.check(n, dim)?;
     let expected = n.checked_mul(dim).ok_or_else(|| Problem::invalid("features: impossible shape"))?;
-    let size = input.parameters.unwrap_or_default().binary_data_size;
-    let data: Vec<f32> = match (input.data.take(), size) {
+    let length = input.parameters.unwrap_or_default().binary_data_size;
+    let data: Vec<f32> = match (input.data.take(), length) {
         (Some(data), None) => data,
-        (None, Some(size)) => {
-            let bytes = binary.get(..size).ok_or_else(|| {
+        (None, Some(length)) => {
+            let bytes = binary.get(..length).ok_or_else(|| {
                 Problem::malformed(format!(
-                    "features: expected {size} bytes behind the header, got {}",
+                    "features: expected {length} bytes behind the header, got {}",
                     binary.len()
                 ))
             })?;
-            if size > expected.saturating_mul(8) {
+            if length > expected.saturating_mul(8) {
                 let text =
-                    format!("features: expected at most 8 bytes for each of {expected} values, got {size}");
+                    format!("features: expected at most 8 bytes for each of {expected} values, got {length}");
                 return Err(Problem::invalid(text));
             }
             let dtype = match input.datatype.as_str() {
@@ -453,9 +463,7 @@ fn input_samples(
         return Err(ultta::Error::Shape { what: "values in features", expected, got: data.len() }.into());
     }
     let normalize = request.parameters.unwrap_or_default().normalize.unwrap_or(false);
-    let samples = Samples::plain(Features::checked(data, dim, normalize)?);
-    stream.check(&samples, most_rows)?;
-    Ok(samples)
+    Ok(Samples::plain(Features::checked(data, dim, normalize)?))
 }
 
 /// The outputs that are wanted, and whether as binary.

@@ -7,11 +7,13 @@
 //! - `durability`: recovery is bit for bit; torn tails; clocks
 //! - `protection`: tokens, limits, malformed bodies, slow and many clients, TLS, shutdown
 //! - `hostile`: clients and disks that mean harm hurt nobody else
+//! - `answers`: answers that nobody reads, bodies that pause
 //! - `manifest`: files that are missing, exchanged or changed are named
 //! - `pictures`: the seam to an image model
 //! - `wide`: memory where features are wide (run by itself)
 //! - `corpus`: the fuzzers' corpus through the binary body parser
 
+mod answers;
 mod classify;
 mod common;
 mod corpus;

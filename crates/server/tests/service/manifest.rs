@@ -47,7 +47,7 @@ fn folder_in_use() -> (tempfile::TempDir, Vec<u8>) {
 fn every_file_that_is_missing_or_changed_is_named_and_putting_it_back_mends_the_stream() {
     let (folder, state) = folder_in_use();
     type Harm = fn(&Path);
-    let harms: [(&str, &[&str], Harm); 12] = [
+    let harms: [(&str, &[&str], Harm); 13] = [
         ("base missing", &["base-", "a base state is missing"], |f| {
             fs::remove_file(find(f, "default", "base-")).unwrap()
         }),
@@ -61,6 +61,10 @@ fn every_file_that_is_missing_or_changed_is_named_and_putting_it_back_mends_the_
         }),
         ("log missing", &["log-", "a segment of the log is missing"], |f| {
             fs::remove_file(find(f, "default", "log-")).unwrap()
+        }),
+        ("log exchanged", &["log-", "a log of another stream"], |f| {
+            let (log, other) = (find(f, "default", "log-"), find(f, "other", "log-"));
+            fs::copy(other, log).map(drop).unwrap()
         }),
         ("base and log missing", &["is missing"], |f| {
             fs::remove_file(find(f, "default", "base-")).unwrap();
@@ -133,7 +137,7 @@ fn files_that_a_crash_left_unlisted_change_nothing() {
     let stream = folder.path().join("streams/default");
     // A segment that was made and not listed, a base that was written and not listed, and what compaction left.
     let (log, base) = (find(folder.path(), "default", "log-"), find(folder.path(), "default", "base-"));
-    fs::write(stream.join(format!("log-{:020}.wal", 2)), b"ULTTAW\x00\x02").unwrap();
+    fs::write(stream.join(format!("log-{:020}.wal", 2)), b"ULTTAW\x00\x03a stream").unwrap();
     fs::write(stream.join(format!("log-{:020}.wal", 0)), fs::read(&log).unwrap()).unwrap();
     let later = format!("base-{:020}-0123456789abcdef.safetensors", 2);
     fs::copy(&base, stream.join(&later)).unwrap();

@@ -1,0 +1,216 @@
+//! Answers that nobody reads, bodies that pause, refusals that quote: none of them takes memory or room from others.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use ultta::simulate::{Simulator, SimulatorConfig};
+
+use crate::common::*;
+use crate::durability::crash;
+
+const CLASSIFY: &str = "/v1/streams/default/classify";
+const OCTETS: &str = "application/octet-stream";
+
+fn head_of(path: &str, length: usize) -> Vec<u8> {
+    format!(
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: {OCTETS}\r\ncontent-length: {length}\r\n\r\n"
+    )
+    .into_bytes()
+}
+
+/// A client that asks for a large answer and does not read it holds room for it, but not for long; small requests are
+/// served all the while, and large ones are refused, not queued in memory.
+#[test]
+fn answers_that_nobody_reads_hold_room_and_are_given_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut small = config(folder.path());
+    (small.limits.body_bytes, small.limits.waiting_bytes) = (4 << 20, 16 << 20);
+    small.limits.request_seconds = 2;
+    let service = Service::start(small);
+    service.ensure("default", "ul-tta");
+    let body = npy(&rows(16_384));
+    let path = "/v1/streams/default/predict?probs=true";
+    assert_eq!(service.send(path, OCTETS, &body).0, 200);
+    let unread: Vec<TcpStream> = (0..2)
+        .map(|_| {
+            let mut socket = TcpStream::connect(service.address).unwrap();
+            socket.write_all(&head_of(path, body.len())).unwrap();
+            socket.write_all(&body).unwrap();
+            socket
+        })
+        .collect();
+    eventually("two unread answers fill the room", || {
+        let (status, problem) = service.send(path, OCTETS, &body);
+        status == 429 && problem["detail"].as_str().unwrap().contains("limits.waiting_bytes")
+    });
+    service.classify(&rows(10));
+    eventually("they are given up", || service.send(path, OCTETS, &body).0 == 200);
+    drop(unread);
+    service.stop();
+}
+
+/// An answer that can never have room is refused before anything is learnt.
+#[test]
+fn an_answer_that_is_too_large_is_refused_before_anything_is_learnt() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut small = config(folder.path());
+    (small.limits.body_bytes, small.limits.waiting_bytes) = (2 << 20, 2 << 20);
+    let service = Service::start(small);
+    service.ensure("default", "ul-tta");
+    let body = npy(&rows(16_384));
+    let (status, problem) = service.send(&format!("{CLASSIFY}?probs=true"), OCTETS, &body);
+    assert_eq!(status, 413, "{problem}");
+    assert!(problem["detail"].as_str().unwrap().contains("send fewer rows"), "{problem}");
+    assert_eq!(service.get("/v1/streams/default").1["status"]["log_next"], 0);
+    let body = npy(&rows(1000));
+    assert_eq!(service.send(&format!("{CLASSIFY}?probs=true"), OCTETS, &body).0, 200);
+    service.stop();
+}
+
+/// Clients that send almost all of the largest body and pause do not keep small requests out.
+#[test]
+fn large_bodies_that_pause_leave_room_for_small_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut tight = config(folder.path());
+    (tight.limits.body_bytes, tight.limits.waiting_bytes) = (8 << 20, 16 << 20);
+    let service = Service::start(tight);
+    service.ensure("default", "ul-tta");
+    let most = vec![0; (8 << 20) - 600];
+    let mut paused: Vec<TcpStream> = Vec::new();
+    for _ in 0..2 {
+        let mut socket = TcpStream::connect(service.address).unwrap();
+        socket.write_all(&head_of(CLASSIFY, 8 << 20)).unwrap();
+        socket.write_all(&most).unwrap();
+        paused.push(socket);
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    for _ in 0..20 {
+        service.classify(&rows(100));
+    }
+    // Of the two only the first was given room.
+    let second = paused.last_mut().unwrap();
+    second.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    second.write_all(&[0; 600]).unwrap();
+    let mut answer = [0; 12];
+    second.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 429");
+    service.stop();
+}
+
+/// Lines that were read and wait to be answered count, too.
+#[test]
+fn lines_hold_room_until_they_are_answered() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut tight = config(folder.path());
+    (tight.limits.body_bytes, tight.limits.waiting_bytes) = (4 << 20, 4 << 20);
+    let service = Service::start(tight);
+    let mut simulator =
+        Simulator::new(&SimulatorConfig { classes: 3000, dim: 16, ..Default::default() }).unwrap();
+    service.ensure_with("wide", "zero-shot", simulator.head().clone());
+    let row = simulator.next_block(1).0.row(0).to_vec();
+    // Small answers would fit into the buffers of the connection; large lines fill the room while they wait.
+    let line = format!("{}\n", json!({"features": row, "views": vec![&row; 600]}));
+    let lines = 140;
+    let mut socket = TcpStream::connect(service.address).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let path = "/v1/streams/wide/classify?probs=true";
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/x-ndjson\r\ncontent-length: {}\r\n\r\n",
+        line.len() * lines
+    );
+    let mut out = socket.try_clone().unwrap();
+    let sender = std::thread::spawn(move || {
+        out.write_all(head.as_bytes()).unwrap();
+        (0..lines).for_each(|_| drop(out.write_all(line.as_bytes())));
+    });
+    std::thread::sleep(Duration::from_secs(3));
+    let mut answer = Vec::new();
+    let _ = socket.read_to_end(&mut answer);
+    sender.join().unwrap();
+    let text = String::from_utf8_lossy(&answer);
+    assert!(text.contains("limits.waiting_bytes"), "{} bytes of answers, none refused", text.len());
+    assert!(text.contains("\"learnt\":true"), "those with room are answered");
+    service.stop();
+}
+
+/// A refusal quotes what was sent, but not all of it.
+#[test]
+fn refusals_are_short_whatever_was_sent() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = Service::with_default(folder.path(), "ul-tta");
+    let long = "é".repeat(1_000_000);
+    let bodies = [
+        (CLASSIFY, json!({"features": long})),
+        (CLASSIFY, json!({ long.as_str(): 1 })),
+        ("/v1/streams/default/feedback", json!({"labels": [{"id": 0, "class": long}]})),
+        ("/v2/models/default/infer", json!({"inputs": long})),
+        ("/v2/models/default/infer", json!({"inputs": [{"name": long, "shape": [1], "datatype": "FP32"}]})),
+    ];
+    for (path, body) in bodies {
+        let text = serde_json::to_vec(&body).unwrap();
+        let (status, answer, _) = service.send_raw(path, &[("content-type", "application/json")], &text);
+        assert_eq!(status, 422);
+        assert!(answer.len() < 10_000, "{path}: {} bytes", answer.len());
+        let problem: Value = serde_json::from_slice(&answer).unwrap();
+        assert!(problem["detail"].as_str().unwrap().ends_with('…'), "{path}");
+    }
+    service.stop();
+}
+
+/// The head of a request has a bound of its own, below what a connection could otherwise keep.
+#[test]
+fn a_request_with_a_huge_head_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = Service::with_default(folder.path(), "ul-tta");
+    let answer =
+        service.raw(format!("GET / HTTP/1.1\r\nhost: localhost\r\nx: {}", "x".repeat(100_000)).as_bytes());
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431"), "{answer}");
+    service.classify(&rows(1));
+    service.stop();
+}
+
+/// Records that another stream wrote are not learnt, and not passed over in silence either.
+#[test]
+fn records_of_another_stream_are_damage() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = Service::with_default(folder.path(), "ul-tta");
+    let prototypes = json!([[1.0, 0.0], [0.0, 1.0]]);
+    let head = json!({"prototypes": prototypes, "classes": ["a", "b"], "logit_scale": 50});
+    assert_eq!(service.post("/v1/streams", &json!({"name": "other", "head": head})).0, 201);
+    for _ in 0..3 {
+        service.classify(&rows(5));
+        let row = json!({"features": [[1.0, 0.0]]});
+        assert_eq!(service.post("/v1/streams/other/classify", &row).0, 200);
+    }
+    let left = crash(folder.path());
+    service.stop();
+    let log = |stream: &str| left.path().join("streams").join(stream).join(format!("log-{:020}.wal", 0));
+    let (own, other) = (fs::read(log("default")).unwrap(), fs::read(log("other")).unwrap());
+    fs::write(log("default"), [&own[..16], &other[16..]].concat()).unwrap();
+    let service = Service::start(config(left.path()));
+    let damage = service.get("/healthz").1["degraded"]["default"].as_str().unwrap().to_string();
+    assert!(damage.contains("record 0") && damage.contains("expected rows of 16 numbers, got 2"), "{damage}");
+    assert!(damage.contains("2 whole records behind it"), "{damage}");
+    let status = service.get("/v1/streams/default").1["status"].clone();
+    assert_eq!((&status["generation"], &status["health"]["seen"]), (&json!(1), &json!(0)), "{status}");
+    assert!(log("default").with_extension("damaged-0").exists());
+    service.classify(&rows(5));
+    service.stop();
+}
+
+/// What an earlier deletion left behind does not keep a stream from being deleted.
+#[test]
+fn a_deletion_is_not_stopped_by_what_an_earlier_one_left() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = Service::with_default(folder.path(), "ul-tta");
+    fs::write(folder.path().join("streams/.gone-default"), b"in the way").unwrap();
+    assert_eq!(service.delete("/v1/streams/default"), 204);
+    assert_eq!(service.get("/v1/streams/default").0, 404);
+    assert!(!folder.path().join("streams/default").exists());
+    assert_eq!(service.get("/healthz").1["status"], "ok");
+    service.ensure("default", "ul-tta");
+    service.stop();
+}
