@@ -140,7 +140,8 @@ impl ServerConfig {
 pub struct Limits {
     /// Bytes of a request body.
     pub body_bytes: usize,
-    /// Bytes of all request bodies being worked on, counted as they arrive; more are answered with 429.
+    /// Bytes of all request bodies being worked on, counted as they arrive, and of large answers until they are read; more
+    /// are answered with 429.
     pub waiting_bytes: usize,
     /// Bytes of one picture.
     pub picture_bytes: usize,
