@@ -235,6 +235,26 @@ fn a_label_reaches_the_sample_that_the_shadow_was_shown() {
     service.stop();
 }
 
+/// A label of a new generation, whose id is below those that the shadow was last shown, reaches no sample and harms nothing.
+#[test]
+fn a_label_for_a_sample_that_the_shadow_was_not_shown_is_dropped() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = Service::with_default(folder.path(), "ul-tta");
+    assert_eq!(service.post("/v1/streams/default/clone", &json!({"name": "shadow", "shadow": true})).0, 201);
+    let features = rows(30);
+    service.classify(&features.slice(0..10));
+    service.classify(&features.slice(10..20));
+    service.post("/v1/streams/default/reset", &json!({}));
+    let feedback = json!({"labels": [{"id": 0, "label": 3}], "generation": 1});
+    assert_eq!(service.post("/v1/streams/default/feedback", &feedback).0, 200);
+    service.classify(&features.slice(20..30));
+    eventually("the shadow goes on", || {
+        service.get("/v1/streams/shadow").1["status"]["health"]["seen"] == 30
+    });
+    assert_eq!(service.get("/healthz").1["status"], "ok");
+    service.stop();
+}
+
 #[test]
 fn a_shadow_does_not_follow_another_stream_of_the_name() {
     let folder = tempfile::tempdir().unwrap();
