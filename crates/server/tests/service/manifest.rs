@@ -217,7 +217,7 @@ fn a_segment_that_lost_its_end_keeps_the_later_one_from_being_learnt() {
         let stream = left.path().join("streams/default");
         let first = find(left.path(), "default", "log-");
         fs::write(&first, &whole[..kept]).unwrap();
-        let second = [&whole[..8], &whole[ends[2]..]].concat();
+        let second = [&whole[..16], &whole[ends[2]..]].concat();
         fs::write(stream.join(format!("log-{:020}.wal", 3)), second).unwrap();
         list_logs(&stream, &[0, 3]);
         let service = Service::start(config(left.path()));
