@@ -294,7 +294,7 @@ impl WithSimd for Part<'_> {
                 let used = panel.min(weights.outputs - column);
                 let mut row = 0;
                 while row < rows.len() {
-                    let height = tile_rows_of::<S>().min(rows.len() - row);
+                    let height = tile_height::<S>(rows.len() - row);
                     let strip = &strip[row * width..][..height * width];
                     // SAFETY: the asserts of the callers hold every row and column of this tile inside the output.
                     unsafe {
@@ -366,6 +366,16 @@ struct Tile<'a> {
     add: bool,
 }
 
+/// Heights of tiles, from high to low. Each is compiled for each kind of CPU; what is left of a block is cut into a few of them.
+const HEIGHTS: [usize; 5] = [12, 6, 3, 2, 1];
+
+/// The highest tile for this CPU that `left` rows fill.
+#[inline(always)]
+fn tile_height<S: Simd>(left: usize) -> usize {
+    let most = tile_rows_of::<S>().min(left);
+    HEIGHTS.into_iter().find(|&height| height <= most).unwrap_or(1)
+}
+
 /// # Safety
 /// `out` must point to `height` rows of `used` floats, `stride` apart; `strip` must hold `height * width` floats, `columns`
 /// `width` lines of two vectors.
@@ -376,11 +386,11 @@ unsafe fn tile_of_height<S: Simd>(simd: S, height: usize, tile: Tile<'_>) {
             match height {
                 // SAFETY: passed on from the caller.
                 $($height => unsafe { tile_of::<S, $height>(simd, tile) },)*
-                _ => unreachable!("tiles have at most {TILE_ROWS} rows"),
+                _ => unreachable!("a tile has one of the heights {HEIGHTS:?}"),
             }
         };
     }
-    if S::REGISTER_COUNT >= 32 { heights!(1 2 3 4 5 6 7 8 9 10 11 12) } else { heights!(1 2 3 4 5 6) }
+    if S::REGISTER_COUNT >= 32 { heights!(12 6 3 2 1) } else { heights!(6 3 2 1) }
 }
 
 /// `R` rows with one panel.
