@@ -19,7 +19,7 @@ impl Right {
     /// From the bytes of a file; `None` if they are not those of `n` samples.
     pub fn from_bytes(bits: Vec<u8>, n: usize) -> Option<Self> {
         let last = bits.last().copied().unwrap_or(0);
-        let clean = n % 8 == 0 || last >> (n % 8) == 0;
+        let clean = n.is_multiple_of(8) || last >> (n % 8) == 0;
         (bits.len() == n.div_ceil(8) && clean).then_some(Self { bits, n })
     }
 

@@ -31,6 +31,8 @@ pub use written::{Fold, Gain, Tuned};
 
 /// Points of top-1 that a nat of NLL is worth to an objective.
 const NAT: f64 = 10.0;
+/// The most that a cell counts, in points, up or down: a head that is ruined by noise may gain fifteen nats.
+const MOST: f64 = 20.0;
 /// The share of the cells, the worst ones, whose losses a risk-averse objective takes off.
 const WORST_SHARE: f64 = 0.1;
 /// First and last length of the steps around the best, as a share of a setting's range.
@@ -276,7 +278,7 @@ impl Evaluations<'_> {
 impl Objective {
     /// Of the cells' gains; higher is better.
     pub fn of(self, cells: &[Evaluated]) -> f64 {
-        let both = |cell: &Evaluated| cell.top1 + NAT * cell.nll;
+        let both = |cell: &Evaluated| (cell.top1 + NAT * cell.nll).clamp(-MOST, MOST);
         let mean = |value: &dyn Fn(&Evaluated) -> f64| {
             cells.iter().map(value).sum::<f64>() / cells.len().max(1) as f64
         };

@@ -1,5 +1,6 @@
 //! Which classes are *near* a class: those with the most similar prototypes in the head. Kept sparse, and computed for
-//! a class when it is first needed: at most once, and never for classes that do not occur.
+//! a class and the few beside it in the head when one of them is first needed: at most once, and never for classes far
+//! from those that occur.
 
 use crate::Head;
 use crate::kernels::products;
@@ -12,8 +13,11 @@ const NEIGHBOURS: usize = 32;
 const EFFECTIVE: f64 = 8.0;
 
 /// Steps of the search for b between 0 and [`SHARPEST`].
-const STEPS: usize = 40;
+const STEPS: usize = 32;
 const SHARPEST: f64 = 1e4;
+
+/// Classes computed at once: the head is read once for all of them.
+const TOGETHER: usize = 16;
 
 /// The neighbours of each class with their weights; `None` where they are not known yet.
 #[derive(Clone, Debug, Default)]
@@ -29,12 +33,18 @@ impl Neighbours {
 
     /// The neighbours of a class and their weights, which add up to 1. None if there is one class only.
     pub(super) fn of(&mut self, class: usize, head: &Head) -> &[(u32, f32)] {
-        let cosines = &mut self.cosines;
-        self.of[class].get_or_insert_with(|| {
-            cosines.resize(head.n_classes(), 0.0);
-            products(head.prototype(class), head.prototypes(), head.dim(), 1.0, cosines);
-            nearest(class, cosines)
-        })
+        if self.of[class].is_none() {
+            let (classes, dim) = (head.n_classes(), head.dim());
+            let first = class - class % TOGETHER;
+            let last = classes.min(first + TOGETHER);
+            self.cosines.resize((last - first) * classes, 0.0);
+            let rows = &head.prototypes()[first * dim..last * dim];
+            products(rows, head.prototypes(), dim, 1.0, &mut self.cosines);
+            for (c, cosines) in (first..last).zip(self.cosines.chunks_exact(classes)) {
+                self.of[c] = Some(nearest(c, cosines));
+            }
+        }
+        self.of[class].as_deref().unwrap_or_default()
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -52,21 +62,24 @@ fn nearest(class: usize, cosines: &[f32]) -> Box<[(u32, f32)]> {
     order.sort_unstable_by(by_cosine);
     let Some(&first) = order.first() else { return Box::default() };
     let best = cosines[first as usize] as f64;
-    let weights = |b: f64| -> Vec<f64> {
-        let weigh = |&c: &u32| (b * (cosines[c as usize] as f64 - best)).exp();
-        let weights: Vec<f64> = order.iter().map(weigh).collect();
-        let sum: f64 = weights.iter().sum();
-        weights.into_iter().map(|w| w / sum).collect()
+    let below: Vec<f64> = order.iter().map(|&c| cosines[c as usize] as f64 - best).collect();
+    // Entropy of softmax(b · cosine): log Σ e − b Σ e · below / Σ e, with e = exp(b · below).
+    let entropy = |b: f64| {
+        let (sum, weighed) = below.iter().fold((0.0, 0.0), |(sum, weighed), v| {
+            let e = (b * v).exp();
+            (sum + e, weighed + e * v)
+        });
+        sum.ln() - b * weighed / sum
     };
-    let entropy = |p: &[f64]| p.iter().map(|p| -p * (p + 1e-12).ln()).sum::<f64>();
     let most = (order.len().max(2) as f64).ln();
     let wanted = EFFECTIVE.ln().min(0.98 * most);
     let (mut low, mut high) = (0.0, SHARPEST);
     for _ in 0..STEPS {
         let middle = 0.5 * (low + high);
-        if entropy(&weights(middle)) > wanted { low = middle } else { high = middle }
+        if entropy(middle) > wanted { low = middle } else { high = middle }
     }
-    order.iter().zip(weights(high)).map(|(&c, w)| (c, w as f32)).collect()
+    let sum: f64 = below.iter().map(|v| (high * v).exp()).sum();
+    order.iter().zip(&below).map(|(&c, v)| (c, ((high * v).exp() / sum) as f32)).collect()
 }
 
 #[cfg(test)]

@@ -41,7 +41,7 @@
 use super::config::DefaultConfig;
 use super::experts::{Expert, Shares};
 use super::neighbours::Neighbours;
-use crate::kernels::{Ratios, blend, exp, fold_lanes, ln, multiply};
+use crate::kernels::{Ratios, blend, exp, fold_lanes, ln, multiply, vectorised};
 use crate::methods::checked::checked_counts;
 use crate::methods::kl::cap_kl;
 use crate::{Error, Head, Result, State};
@@ -337,26 +337,25 @@ impl Prior {
         let listed: f32 = posterior.iter().sum();
         let others = (self.classes - candidates.len()).max(1) as f32;
         let rest = (1.0 - listed).max(0.0) / others;
-        let uniform = self.classes as f32 * rest;
-        self.stay
-            .iter_mut()
-            .zip(&self.start)
-            .for_each(|(s, &p)| *s = if self.uniform { uniform } else { rest / p as f32 });
-        self.near.fill(0.0);
-        let mut left = 1.0;
-        for (&c, &share) in candidates.iter().zip(posterior) {
-            self.stay[c as usize] = share / self.start[c as usize] as f32;
-            if share <= LEAST_STAY {
-                continue;
-            }
-            let neighbours = self.neighbours.of(c as usize, head);
-            for &(near, weight) in neighbours {
-                self.near[near as usize] += share * weight / self.start[near as usize] as f32;
-            }
-            left -= if neighbours.is_empty() { 0.0 } else { share };
+        let (classes, start, uniform) = (self.classes as f32, &self.start, self.uniform);
+        // A share as a ratio to π⁰.
+        let ratio = |share: f32, c: usize| if uniform { share * classes } else { share / start[c] as f32 };
+        if uniform {
+            self.stay.fill(rest * classes);
+        } else {
+            self.stay.iter_mut().zip(start).for_each(|(s, &p)| *s = rest / p as f32);
         }
-        let left = left.max(0.0);
-        self.near.iter_mut().for_each(|n| *n += left);
+        let alone = self.classes == 1;
+        let moved: f32 = posterior.iter().filter(|share| !alone && **share > LEAST_STAY).sum();
+        self.near.fill((1.0 - moved).max(0.0));
+        for (&c, &share) in candidates.iter().zip(posterior) {
+            self.stay[c as usize] = ratio(share, c as usize);
+            if share > LEAST_STAY {
+                for &(near, weight) in self.neighbours.of(c as usize, head) {
+                    self.near[near as usize] += ratio(share * weight, near as usize);
+                }
+            }
+        }
     }
 
     /// The lift from the background as it stands.
@@ -367,13 +366,20 @@ impl Prior {
         let c = self.classes as f64;
         let [seconds, winners] = &self.background;
         let power = -self.background_power;
-        for ((lift, second), won) in self.lift.iter_mut().zip(seconds.ratios()).zip(winners.ratios()) {
-            // Share of the class in the samples that it did not win, smoothed.
-            let share = seconds.smoothing + second * (c - 1.0) / c;
-            let all = (seconds.smoothing + seconds.total - won / c).max(seconds.smoothing);
-            let lifted = if power == -1.0 { all / share } else { (share / all).powf(power) };
-            *lift = lifted.clamp(*LIFTS.start(), *LIFTS.end()) as f32;
-        }
+        let (least, seen) = (seconds.smoothing, seconds.smoothing + seconds.total);
+        let of_others = (c - 1.0) / c;
+        vectorised(
+            #[inline(always)]
+            || {
+                let counts = seconds.ratios().zip(winners.ratios());
+                for (lift, (second, won)) in self.lift.iter_mut().zip(counts) {
+                    // Share of the class in the samples that it did not win, smoothed.
+                    let (share, all) = (least + second * of_others, (seen - won / c).max(least));
+                    let lifted = if power == -1.0 { all / share } else { (share / all).powf(power) };
+                    *lift = lifted.clamp(*LIFTS.start(), *LIFTS.end()) as f32;
+                }
+            },
+        );
     }
 
     /// At an update: the lift, and the KL that operators watch.

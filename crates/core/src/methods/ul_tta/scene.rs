@@ -20,7 +20,7 @@
 use std::collections::VecDeque;
 
 use super::config::Advanced;
-use crate::kernels::{fold_lanes, vectorised};
+use crate::kernels::{LANES, fold_lanes, sum_lanes, vectorised};
 use crate::{Error, Result, State};
 
 /// How far apart independent pictures are before the stream has told: 1 − cosine to the mean, and nats of a logit.
@@ -110,7 +110,9 @@ impl Scene {
             return false;
         }
         let dot = fold_lanes(z, &self.mean, |a, b| a * b);
-        let norm = fold_lanes(&self.mean, &self.mean, |a, b| a * b).sqrt();
+        // One row alone is of unit length.
+        let norm =
+            if self.rows <= 1.0 { 1.0 } else { fold_lanes(&self.mean, &self.mean, |a, b| a * b).sqrt() };
         let far = (1.0 - dot / norm.max(1e-12)) as f64;
         far < self.near * self.apart.spread() && {
             let n = logits.len() as f32;
@@ -248,16 +250,12 @@ impl Apart {
         self.scenes = self.scenes * fade + 1.0;
         self.squares = self.squares * fade + square;
         let fade = fade as f32;
-        vectorised(
-            #[inline(always)]
-            || {
-                self.features.iter_mut().zip(z).for_each(|(s, v)| *s = *s * fade + v);
-                self.logits.iter_mut().zip(logits).for_each(|(s, v)| *s = *s * fade + (v - mean));
-            },
-        );
-        self.measure();
+        self.features_squared = add_faded(&mut self.features, z, fade, 0.0) as f64;
+        let n = self.logits.len().max(1) as f64;
+        self.logits_squared = add_faded(&mut self.logits, logits, fade, mean) as f64 / n;
     }
 
+    /// The squared lengths of the sums, as [`Apart::add`] leaves them.
     fn measure(&mut self) {
         self.features_squared = fold_lanes(&self.features, &self.features, |a, b| a * b) as f64;
         let n = self.logits.len().max(1) as f64;
@@ -278,6 +276,29 @@ impl Apart {
         let start = START_WORTH * NATS_START * NATS_START;
         ((start + seen) / (START_WORTH + n)).min(NATS_MOST * NATS_MOST)
     }
+}
+
+/// Fades the sums, adds a row less `mean`, and returns the sums' squared length: one pass, in the order of [`fold_lanes`].
+fn add_faded(sums: &mut [f32], row: &[f32], fade: f32, mean: f32) -> f32 {
+    vectorised(
+        #[inline(always)]
+        || {
+            let mut lanes = [0.0f32; LANES];
+            let (sums, sums_tail) = sums.as_chunks_mut::<LANES>();
+            let (rows, rows_tail) = row.as_chunks::<LANES>();
+            for (sum, row) in sums.iter_mut().zip(rows) {
+                for i in 0..LANES {
+                    sum[i] = sum[i] * fade + (row[i] - mean);
+                    lanes[i] += sum[i] * sum[i];
+                }
+            }
+            for (i, (sum, row)) in sums_tail.iter_mut().zip(rows_tail).enumerate() {
+                *sum = *sum * fade + (row - mean);
+                lanes[i] += *sum * *sum;
+            }
+            sum_lanes(lanes)
+        },
+    )
 }
 
 #[cfg(test)]
