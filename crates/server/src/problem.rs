@@ -27,7 +27,9 @@ const MOST_DETAIL: usize = 2000;
 
 fn shortened(mut detail: String) -> String {
     if detail.len() > MOST_DETAIL {
-        detail.truncate(detail.floor_char_boundary(MOST_DETAIL));
+        let end =
+            (0..=MOST_DETAIL.min(detail.len())).rev().find(|&i| detail.is_char_boundary(i)).unwrap_or(0);
+        detail.truncate(end);
         detail.shrink_to_fit();
         detail.push('…');
     }
