@@ -69,6 +69,6 @@ mod tests {
             assert_eq!(utc(seconds), date);
         }
         let made = Made::now();
-        assert!(made.date > "2025".to_string() && !made.command.is_empty() && made.machine.contains("cores"));
+        assert!(made.date.as_str() > "2025" && !made.command.is_empty() && made.machine.contains("cores"));
     }
 }
