@@ -85,7 +85,8 @@ impl Encoding<'_> {
         if !same {
             head.save(head_file)?;
         }
-        if !self.quiet {
+        // A head that was replaced is told in any case.
+        if !self.quiet || !same {
             let renewed = if same { "" } else { "; its head was renewed" };
             writeln!(std::io::stdout(), "{}: is there already{renewed}", shown(&out))?;
         }
