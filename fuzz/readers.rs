@@ -120,7 +120,7 @@ pub fn lines(bytes: &[u8]) {
 /// Rows as they are posted to the service.
 pub fn body(bytes: &[u8]) {
     for normalize in [false, true] {
-        if let Ok(samples) = from_file(bytes.to_vec(), normalize) {
+        if let Ok(samples) = from_file(bytes.to_vec(), None, normalize) {
             assert!(samples.learn().is_none_or(|learn| learn.len() == samples.len()));
             assert!(samples.times().is_none_or(|times| times.len() == samples.len()));
         }
@@ -161,7 +161,10 @@ pub fn text(bytes: &[u8]) {
 pub fn vocabulary(bytes: &[u8]) {
     let (folder, _) = folder_with("tokenizer.json", bytes);
     if let Ok(tokenizer) = Tokenizer::unigram(folder.path(), 16) {
-        assert_eq!(tokenizer.encode("a photo of a cat").expect("every text has tokens").len(), 16);
+        // A vocabulary of another kind opens, and says so when it is asked for a text.
+        if let Ok(tokens) = tokenizer.encode("a photo of a cat") {
+            assert_eq!(tokens.len(), 16);
+        }
     }
 }
 

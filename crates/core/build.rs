@@ -1,5 +1,5 @@
 //! Tells tests whether the real feature packs lie beside the workspace, in `../shared/data`: tests that need them are
-//! ignored without them, visibly, instead of passing. `crates/cli` uses this file, too.
+//! ignored without them, visibly, instead of passing. `crates/cli` has a link to this file.
 //!
 //! Cargo looks again when this file is touched: a path that does not exist yet cannot be watched without building
 //! everything anew each time.
@@ -8,8 +8,7 @@ use std::path::Path;
 
 fn main() {
     println!("cargo::rustc-check-cfg=cfg(shared_data)");
-    let own = if Path::new("build.rs").exists() { "build.rs" } else { "../core/build.rs" };
-    println!("cargo::rerun-if-changed={own}");
+    println!("cargo::rerun-if-changed=build.rs");
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
     if data.is_dir() {
         println!("cargo::rerun-if-changed={}", data.display());

@@ -20,11 +20,14 @@ pub struct Answer<'a> {
     label: usize,
     class: &'a str,
     prob: f32,
+    prob_pred: f32,
     zero_shot: ZeroShotAnswer,
     admitted: bool,
     unknown: bool,
     scene: u64,
     begins_scene: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    set: Option<Vec<u32>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     top: Option<Vec<Top<'a>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -45,6 +48,8 @@ pub struct Extent {
     pub top: usize,
     /// The probabilities of all classes.
     pub probs: bool,
+    /// The set of classes, where the session gives sets.
+    pub set: bool,
 }
 
 impl Extent {
@@ -67,11 +72,13 @@ impl<'a> Answer<'a> {
             label: answer.label,
             class: &classes[answer.label],
             prob: answer.prob,
+            prob_pred: answer.prob_pred,
             zero_shot: answer.zero_shot,
             admitted: answer.admitted,
             unknown: answer.unknown,
             scene: answer.scene,
             begins_scene: answer.begins_scene,
+            set: step.sets.get(row).filter(|_| extent.set).cloned(),
             top: (extent.top > 0).then(top),
             probs: extent.probs.then(|| step.probs(row, Temperature::Cal)),
         }
@@ -91,8 +98,11 @@ enum Cell {
 fn columns(classes: &[String], extent: Extent) -> Vec<String> {
     let frozen = ["zero_shot_label", "zero_shot_prob"];
     let teaching = ["admitted", "unknown", "scene", "begins_scene"];
-    let plain = ["id", "label", "class", "prob"].into_iter().chain(frozen).chain(teaching);
+    let plain = ["id", "label", "class", "prob", "prob_pred"].into_iter().chain(frozen).chain(teaching);
     let mut columns: Vec<String> = plain.map(String::from).collect();
+    if extent.set {
+        columns.push("set".into());
+    }
     for k in 1..=extent.top.min(classes.len()) {
         columns.extend(["label", "class", "prob"].map(|what| format!("top{k}_{what}")));
     }
@@ -113,6 +123,7 @@ fn cells(answer: &Answer<'_>) -> Vec<Cell> {
         Cell::Number(answer.label as u64),
         Cell::Text(answer.class.into()),
         Cell::Prob(answer.prob),
+        Cell::Prob(answer.prob_pred),
         Cell::Number(answer.zero_shot.label as u64),
         Cell::Prob(answer.zero_shot.prob),
         Cell::Flag(answer.admitted),
@@ -120,6 +131,11 @@ fn cells(answer: &Answer<'_>) -> Vec<Cell> {
         Cell::Number(answer.scene),
         Cell::Flag(answer.begins_scene),
     ];
+    if let Some(set) = &answer.set {
+        // Tables have no lists.
+        let classes: Vec<String> = set.iter().map(u32::to_string).collect();
+        cells.push(Cell::Text(classes.join(" ")));
+    }
     for top in answer.top.iter().flatten() {
         cells.extend([Cell::Number(top.label as u64), Cell::Text(top.class.into()), Cell::Prob(top.prob)]);
     }

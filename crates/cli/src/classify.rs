@@ -1,5 +1,9 @@
 //! `ultta classify`: pictures to answers, adapting on the way.
 
+mod feed;
+mod timeline;
+mod video;
+
 use std::collections::HashMap;
 use std::io::{Write, stderr, stdout};
 use std::ops::ControlFlow;
@@ -12,6 +16,7 @@ use indicatif::ProgressBar;
 use ultta::{Features, Head, Input, Session, Step};
 use ultta_encode::encoder::encode_views;
 use ultta_encode::pipeline::{self, Block};
+use ultta_encode::prompts::readable;
 use ultta_encode::source::{self, Item};
 use ultta_encode::{Encoder, Error};
 use ultta_formats::Id;
@@ -30,7 +35,8 @@ use crate::{anchors, output};
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Files, folders, globs, CSV tables with a column `path`, WebDataset .tar files; - reads paths from standard input
+    /// Files, folders, globs, CSV tables with a column `path`, WebDataset .tar files; - reads paths from standard input.
+    /// Or one video: a file, a camera (/dev/video0) or an address (rtsp://…), read through ffmpeg
     #[arg(value_name = "PATH")]
     paths: Vec<String>,
 
@@ -55,10 +61,6 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Method")]
     seed: u64,
 
-    /// Report this share of the pictures, those that fit no class best, as unknown, such as 0.1
-    #[arg(long, value_name = "SHARE", help_heading = "Method")]
-    unknown: Option<f64>,
-
     /// Continue from a saved state, under its own settings
     #[arg(long, value_name = "FILE", help_heading = "State")]
     load_state: Option<PathBuf>,
@@ -74,6 +76,9 @@ pub struct Args {
     /// End --watch when nothing has come for this long
     #[arg(long, value_name = "SECONDS", requires = "watch", help_heading = "Input")]
     watch_idle: Option<f64>,
+
+    #[command(flatten)]
+    video: video::VideoArgs,
 
     /// Stop at the first picture that cannot be read, in place of reporting and skipping it
     #[arg(long, help_heading = "Input")]
@@ -107,8 +112,11 @@ Examples:
   find . -name '*.jpg' | ultta classify - --labels cat,dog --json
   ultta classify --watch incoming/ --labels cat,dog --save-state state.safetensors
   ultta classify photos/ --labels cat,dog --model ViT-L-14 --exemplars examples/ --views 2
+  ultta classify clip.mp4 --labels beach,street,kitchen --timeline scenes.srt
+  ultta classify rtsp://camera/1 --labels empty,person,car --fps 2 --follow --timeline today.csv
 
-Pictures that cannot be read are reported and skipped. Exit codes: 0 done, 1 failure, 2 bad input or usage,
+Where pictures lie in a folder per class, accuracy is reported beside zero-shot's; labels never teach. Pictures that cannot
+be read are reported and skipped. Exit codes: 0 done, 1 failure, 2 bad input or usage,
 128 + signal after an interrupt (the state is saved).";
 
 /// How often a watched folder is looked at.
@@ -134,18 +142,11 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     if let Some(path) = &args.save_state {
         output::check_writable(path)?;
     }
-    let mut settings = args.settings.clone();
-    if let Some(share) = args.unknown {
-        if !(share > 0.0 && share < 1.0) {
-            return usage(format!("--unknown: expected a share between 0 and 1, got {share}"));
-        }
-        settings.settings.push(("unknown.score".into(), "energy".into()));
-        settings.settings.push(("unknown.quantile".into(), share.to_string()));
-    }
     let interrupt = Interrupt::listen()?;
     // Missing pictures are known before a model is loaded.
-    let items = source::collect(&args.paths)?;
-    if items.is_empty() && args.watch.is_none() {
+    let video = video::source_of(&args)?;
+    let items = if video.is_none() { source::collect(&args.paths)? } else { Vec::new() };
+    if items.is_empty() && args.watch.is_none() && video.is_none() {
         return usage(format!("no pictures in {}", args.paths.join(", ")));
     }
     let encoder = args.encoder.open(args.quiet)?;
@@ -155,8 +156,8 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         Some(path) => checked_head(path, &*encoder)?,
         None => args.head.build(&*encoder, &options, args.quiet)?,
     };
-    let session = open_session(head, &settings, args.load_state.as_deref())?;
-    let extent = Extent { top: args.top, probs: false };
+    let session = open_session(head, &args.settings, args.load_state.as_deref())?;
+    let extent = Extent { top: args.top, probs: false, set: session.config().coverage > 0.0 };
     let classes = session.head().classes();
     let sink = match (&args.out, args.json, args.csv) {
         (Some(path), ..) => Some(Sink::create(path, classes, extent)?),
@@ -184,10 +185,12 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         None => HashMap::new(),
     };
     run.answer(&items, &options)?;
-    let watched = match &args.watch {
-        Some(folder) => run.watch(folder, answered, &options),
-        None => Ok(()),
+    let watched = match (&args.watch, &video) {
+        (_, Some(source)) => run.video(source, options.batch),
+        (Some(folder), _) => run.watch(folder, answered, &options),
+        _ => Ok(()),
     };
+    let watched = watched.or_else(|error| run.unless_hung_up(error));
     // What was learnt is kept, however the watching ended.
     let code = run.finish(begun.elapsed());
     watched.and(code)
@@ -204,6 +207,11 @@ fn stamp(path: &Path) -> Option<Stamp> {
 /// The path without links, where there is one.
 fn real(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
+}
+
+/// Seconds since 1970.
+fn now() -> f64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64())
 }
 
 /// A head that this encoder can serve.
@@ -258,24 +266,24 @@ impl Classify<'_> {
             }
         })?;
         self.progress.finish_and_clear();
-        match failed {
-            Some(error) if is_broken_pipe(&error) => {
-                self.hung_up = true;
-                Ok(())
-            }
-            Some(error) => Err(error),
-            None => Ok(()),
+        failed.map_or(Ok(()), |error| self.unless_hung_up(error))
+    }
+
+    /// A reader who hung up is no failure.
+    fn unless_hung_up(&mut self, error: anyhow::Error) -> anyhow::Result<()> {
+        if is_broken_pipe(&error) {
+            self.hung_up = true;
+            return Ok(());
         }
+        Err(error)
     }
 
     fn block(&mut self, block: &Block<'_>) -> anyhow::Result<()> {
         let views = self.views(block)?;
         // Pictures arrive when their features are there: updates by time (`update.seconds`) go by this clock.
         let times = self.session.config().method.uses_times().then(|| {
-            let now =
-                SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64());
             // A clock that is set back does not turn time back.
-            self.clock = self.clock.max(now);
+            self.clock = self.clock.max(now());
             vec![self.clock; block.features.rows()]
         });
         let input = Input {
@@ -290,7 +298,11 @@ impl Classify<'_> {
             let item = &block.items[i];
             match row {
                 Ok(row) => {
-                    self.tally.push(&step.rows[*row], None);
+                    let label = self.label(item);
+                    self.tally.push(&step.rows[*row], label);
+                    if let Some(set) = step.sets.get(*row) {
+                        self.tally.push_set(set, label);
+                    }
                     self.show(item, &step, *row)?;
                 }
                 Err(error) => self.skip(item, error, block.start + i)?,
@@ -357,6 +369,15 @@ impl Classify<'_> {
         }
         writeln!(out)?;
         Ok(())
+    }
+
+    /// The class that a picture's source tells (a folder per class, a column, a `.cls` file), by name or by number.
+    fn label(&self, item: &Item) -> Option<usize> {
+        let classes = self.session.head().classes();
+        let class = item.class.as_deref()?;
+        let plain = |name: &str| readable(name).to_lowercase();
+        let named = classes.iter().position(|c| plain(c) == plain(class));
+        named.or_else(|| class.parse().ok().filter(|&label| label < classes.len()))
     }
 
     fn skip(&mut self, item: &Item, error: &Error, index: usize) -> anyhow::Result<()> {
@@ -437,8 +458,14 @@ impl Classify<'_> {
             let all = self.tally.n as usize + self.unreadable;
             eprintln!("warning: {} of {all} pictures could not be read", self.unreadable);
         }
-        if !self.args.quiet {
+        if !self.args.quiet && self.tally.n > 0 {
             self.tally.summary(&self.session, time).print(&mut stderr())?;
+            let labelled = self.tally.labelled();
+            if labelled > 0 && labelled < self.tally.n {
+                eprintln!(
+                    "top-1 and ECE are those of the {labelled} pictures whose folder or table names a class"
+                );
+            }
         }
         if self.tally.n == 0 && self.unreadable > 0 && code.is_none() {
             return usage("none of the pictures could be read");

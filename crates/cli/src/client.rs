@@ -1,5 +1,7 @@
 //! `ultta client`: small commands to a running service.
 
+mod shown_for_people;
+
 use std::io::{BufRead, Write, stdin, stdout};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -16,6 +18,7 @@ use ultta_formats::shown;
 use ultta_server::body::from_file;
 
 use crate::failure::usage;
+use crate::output;
 
 /// Ask a running service (`ultta serve`)
 #[derive(clap::Args, Debug)]
@@ -39,19 +42,47 @@ pub struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
+  ultta client list
   ultta client status
+  ultta client predict features.npy --top 3
   ultta client classify features.npy --top 3
   encoder | ultta client classify - | consumer
   ultta client feedback 17=cat 18=dog
   ultta client snapshot --label before-the-holidays
   ultta client rollback before-the-holidays
   ultta client create --head head.safetensors --stream cam-2 --preset paper
+  ultta client clone candidate --shadow --preset paper
+  ultta client state state.safetensors
   ultta client example python";
 
 #[derive(Subcommand, Debug)]
 enum Command {
+    /// List the streams
+    List {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Show a stream: health, learning, log
-    Status,
+    Status {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Answer features without learning from them: a safetensors or .npy file, or JSON lines on standard input (-)
+    Predict {
+        /// The file, or - for standard input
+        file: PathBuf,
+        /// Add the K best classes
+        #[arg(long, value_name = "K", default_value_t = 0)]
+        top: u32,
+        /// Add the probability behind each answer beside the calibrated one
+        #[arg(long)]
+        prob_pred: bool,
+        /// Accept rows of any length but zero
+        #[arg(long)]
+        normalize: bool,
+    },
     /// Classify features: a safetensors or .npy file, or JSON lines on standard input (-). Prints JSON lines
     Classify {
         /// The file, or - for standard input
@@ -62,6 +93,9 @@ enum Command {
         /// Add the K best classes
         #[arg(long, value_name = "K", default_value_t = 0)]
         top: u32,
+        /// Add the probability behind each answer beside the calibrated one
+        #[arg(long)]
+        prob_pred: bool,
         /// Accept rows of any length but zero
         #[arg(long)]
         normalize: bool,
@@ -90,6 +124,33 @@ enum Command {
     Freeze,
     /// Learn again
     Unfreeze,
+    /// Forget what was learnt: back to the start
+    Reset,
+    /// Delete the stream and all that it has kept
+    Delete {
+        /// Yes, delete it
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Make a second stream from this one
+    Clone {
+        /// Its name
+        name: String,
+        /// Show the new stream the traffic of this one, and compare its answers
+        #[arg(long)]
+        shadow: bool,
+        /// Another method
+        #[arg(long)]
+        method: Option<String>,
+        /// Another preset
+        #[arg(long)]
+        preset: Option<String>,
+    },
+    /// Download the state into a file, for `ultta run --load-state` or another server
+    State {
+        /// The file
+        file: PathBuf,
+    },
     /// Create a stream from a head file
     Create {
         /// The head
@@ -114,15 +175,42 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     let client = Client::new(&args);
     let stream = format!("/v1/streams/{}", args.stream);
     match &args.command {
-        Command::Status => print(&client.get(&stream)?),
-        Command::Classify { file, predict, top, normalize } => {
+        Command::List { json } => {
+            let list = client.get("/v1/streams")?;
+            if *json { print(&list) } else { shown_for_people::list(&list, &mut stdout())? }
+        }
+        Command::Status { json } => {
+            let status = client.get(&stream)?;
+            if *json { print(&status) } else { shown_for_people::status(&status, &mut stdout())? }
+        }
+        Command::Classify { file, predict, top, prob_pred, normalize } => {
             let call = if *predict { "predict" } else { "classify" };
-            let path = format!("{stream}/{call}?top={top}&normalize={normalize}");
-            return if file.as_os_str() == "-" {
-                classify_lines(&client, &path)
-            } else {
-                classify_file(&client, &path, file, *normalize)
-            };
+            return answer(&client, &stream, call, file, *top, *prob_pred, *normalize);
+        }
+        Command::Predict { file, top, prob_pred, normalize } => {
+            return answer(&client, &stream, "predict", file, *top, *prob_pred, *normalize);
+        }
+        Command::Reset => print(&client.post(&format!("{stream}/reset"), &json!({}))?),
+        Command::Delete { yes: false } => {
+            return usage(format!(
+                "delete: stream {:?} and all it has learnt would be gone; add --yes if that is meant",
+                args.stream
+            ));
+        }
+        Command::Delete { yes: true } => {
+            client.delete(&stream)?;
+            writeln!(stdout(), "stream {} is gone", shown(&args.stream))?;
+        }
+        Command::Clone { name, shadow, method, preset } => {
+            let mut body = json!({"name": name, "shadow": shadow});
+            choose(&mut body, method, preset);
+            print(&client.post(&format!("{stream}/clone"), &body)?)
+        }
+        Command::State { file } => {
+            output::check_writable(file)?;
+            let bytes = client.bytes(&format!("{stream}/state"))?;
+            ultta_formats::write_atomically(&output::target(file), &bytes).map_err(Error::from)?;
+            writeln!(stdout(), "{}: {} bytes", shown(&file), bytes.len())?;
         }
         Command::Feedback { labels, generation } => {
             let labels = labels.iter().map(|text| label(text)).collect::<anyhow::Result<Vec<_>>>()?;
@@ -148,21 +236,47 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
                 "name": args.stream,
                 "head_base64": base64::engine::general_purpose::STANDARD.encode(head),
             });
-            for (key, value) in [("method", method), ("preset", preset)] {
-                if let Some(value) = value {
-                    body[key] = value.as_str().into();
-                }
-            }
+            choose(&mut body, method, preset);
             print(&client.post("/v1/streams", &body)?)
         }
         Command::Example { language } => {
             let dim = client.get(&stream).ok().and_then(|s| s["dim"].as_u64()).unwrap_or(512);
-            let text = if language == "curl" { CURL } else { PYTHON };
+            let text = match language.as_str() {
+                "curl" => include_str!("client/example.sh"),
+                _ => include_str!("client/example.py"),
+            };
             let text = text.replace("{url}", &args.url).replace("{stream}", &args.stream);
             write!(stdout(), "{}", text.replace("{dim}", &dim.to_string()))?;
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Sends lines or a file, and prints the answers.
+fn answer(
+    client: &Client,
+    stream: &str,
+    call: &str,
+    file: &PathBuf,
+    top: u32,
+    prob_pred: bool,
+    normalize: bool,
+) -> anyhow::Result<ExitCode> {
+    let path = format!("{stream}/{call}?top={top}&prob_pred={prob_pred}&normalize={normalize}");
+    if file.as_os_str() == "-" {
+        classify_lines(client, &path)
+    } else {
+        classify_file(client, &path, file, normalize)
+    }
+}
+
+/// Adds a method and a preset to a request, where they are given.
+fn choose(body: &mut Value, method: &Option<String>, preset: &Option<String>) {
+    for (key, value) in [("method", method), ("preset", preset)] {
+        if let Some(value) = value {
+            body[key] = value.as_str().into();
+        }
+    }
 }
 
 fn print(value: &Value) {
@@ -224,7 +338,7 @@ fn classify_file(client: &Client, path: &str, file: &PathBuf, normalize: bool) -
         Ok(())
     };
     let bytes: Arc<[u8]> = read_file(file)?.into();
-    let samples = from_file(bytes.clone(), normalize).with_context(|| shown(&file))?;
+    let samples = from_file(bytes.clone(), None, normalize).with_context(|| shown(&file))?;
     let n = samples.len();
     if n <= MANY {
         print(client.send(path, "application/octet-stream", &bytes)?)?;
@@ -280,11 +394,24 @@ impl Client {
     }
 
     fn get(&self, path: &str) -> anyhow::Result<Value> {
-        let mut request = self.agent.get(format!("{}{path}", self.url));
-        if let Some(token) = &self.token {
-            request = request.header("authorization", format!("Bearer {token}"));
+        self.answer(self.with_token(self.agent.get(format!("{}{path}", self.url))).call())
+    }
+
+    /// What is no text.
+    fn bytes(&self, path: &str) -> anyhow::Result<Vec<u8>> {
+        self.read(self.with_token(self.agent.get(format!("{}{path}", self.url))).call())
+    }
+
+    fn delete(&self, path: &str) -> anyhow::Result<()> {
+        self.read(self.with_token(self.agent.delete(format!("{}{path}", self.url))).call())?;
+        Ok(())
+    }
+
+    fn with_token<B>(&self, request: ureq::RequestBuilder<B>) -> ureq::RequestBuilder<B> {
+        match &self.token {
+            Some(token) => request.header("authorization", format!("Bearer {token}")),
+            None => request,
         }
-        self.answer(request.call())
     }
 
     fn post(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
@@ -296,30 +423,26 @@ impl Client {
     }
 
     fn request(&self, path: &str, kind: &str) -> ureq::RequestBuilder<ureq::typestate::WithBody> {
-        let mut request = self.agent.post(format!("{}{path}", self.url)).header("content-type", kind);
-        if let Some(token) = &self.token {
-            request = request.header("authorization", format!("Bearer {token}"));
-        }
-        request
+        self.with_token(self.agent.post(format!("{}{path}", self.url)).header("content-type", kind))
     }
 
     /// The answer as it was sent.
     fn text(&self, path: &str, kind: &str, body: &[u8]) -> anyhow::Result<String> {
-        self.read(self.request(path, kind).send(body))
+        Ok(String::from_utf8_lossy(&self.read(self.request(path, kind).send(body))?).into_owned())
     }
 
     fn answer(&self, result: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> anyhow::Result<Value> {
-        Ok(serde_json::from_str(&self.read(result)?).unwrap_or(Value::Null))
+        Ok(serde_json::from_slice(&self.read(result)?).unwrap_or(Value::Null))
     }
 
-    fn read(&self, result: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> anyhow::Result<String> {
+    fn read(&self, result: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> anyhow::Result<Vec<u8>> {
         let mut response = result.with_context(|| format!("no answer from {}", self.url))?;
         let status = response.status();
-        let text = response.body_mut().with_config().limit(1 << 30).read_to_string()?;
+        let bytes = response.body_mut().with_config().limit(1 << 30).read_to_vec()?;
         if status.is_success() {
-            return Ok(text);
+            return Ok(bytes);
         }
-        let value: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
+        let value: Value = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
         let detail = value["detail"].as_str().unwrap_or("no reason given").to_string();
         match status.as_u16() {
             400..=499 => usage(format!("{status}: {detail}")),
@@ -327,54 +450,3 @@ impl Client {
         }
     }
 }
-
-const CURL: &str = r#"# The stream {stream} at {url} expects unit rows of {dim} numbers.
-# Random rows stand in for the features of your pictures here.
-row=$(python3 -c 'import random; v = [random.gauss(0, 1) for _ in range({dim})]; n = sum(x * x for x in v) ** .5; print([x / n for x in v])')
-
-# Answer a row and learn from it; `id` in the answer is for feedback
-curl -s {url}/v1/streams/{stream}/classify -H "authorization: Bearer $ULTTA_TOKEN" \
-  -H 'content-type: application/json' -d "{\"features\": [$row], \"top\": 3}"
-
-# Answer without learning
-curl -s {url}/v1/streams/{stream}/predict -H "authorization: Bearer $ULTTA_TOKEN" \
-  -H 'content-type: application/json' -d "{\"features\": [$row]}"
-
-# A label that became known later; id and generation are those of the answer
-curl -s {url}/v1/streams/{stream}/feedback -H "authorization: Bearer $ULTTA_TOKEN" \
-  -H 'content-type: application/json' -d '{"labels": [{"id": 0, "label": 1}], "generation": 0}'
-
-# Many rows at once, as a .npy or safetensors file
-# curl -s {url}/v1/streams/{stream}/classify -H 'content-type: application/octet-stream' --data-binary @features.npy
-"#;
-
-const PYTHON: &str = r#"# The stream {stream} at {url} expects unit rows of {dim} numbers.
-import io
-import json
-import os
-import urllib.request
-
-import numpy as np
-
-
-def post(call, body, kind="application/json"):
-    data = body if kind != "application/json" else json.dumps(body).encode()
-    headers = {"content-type": kind, "authorization": "Bearer " + os.environ.get("ULTTA_TOKEN", "")}
-    request = urllib.request.Request("{url}/v1/streams/{stream}/" + call, data, headers)
-    return json.load(urllib.request.urlopen(request))
-
-
-# Random rows stand in for the features of your pictures here.
-features = np.random.default_rng(0).normal(size=(8, {dim})).astype(np.float32)
-features /= np.linalg.norm(features, axis=1, keepdims=True)
-
-# Answer rows and learn from them, as one binary body
-body = io.BytesIO()
-np.save(body, features)
-answers = post("classify", body.getvalue(), "application/octet-stream")
-for row in answers["rows"]:
-    print(row["id"], row["class"], round(row["prob"], 3), "zero-shot:", row["zero_shot"]["class"])
-
-# A label that became known later
-print(post("feedback", {"labels": [{"id": answers["rows"][0]["id"], "label": 1}], "generation": answers["generation"]}))
-"#;

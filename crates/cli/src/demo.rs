@@ -1,4 +1,7 @@
-//! `ultta demo`: a simulated stream whose domain and class mix change, and what adaptation makes of it.
+//! `ultta demo`: a simulated stream whose domain and class mix change, and what adaptation makes of it; then drawn
+//! pictures through the tiny encoder.
+
+mod drawn;
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -13,17 +16,23 @@ use ultta_eval::metrics::{Accumulator, Metrics};
 use ultta_eval::plot::{Bars, LineChart, Page, Reliability, ReliabilityBin, Series, Table};
 use ultta_formats::shown;
 
+use drawn::Drawn;
+use ultta_encode::tiny::shapes::SHAPES;
+
 use crate::failure::usage;
 use crate::output::Output;
 use crate::terminal_plot::TerminalPlot;
 
-/// Show adaptation on a simulated stream; no data needed
+/// Show adaptation on a simulated stream and on drawn pictures; no data needed
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Where the report goes, one self-contained page; `-` prints it, and nothing else
     #[arg(long, value_name = "PATH", default_value = "ultta-demo.html")]
     html: PathBuf,
-    /// Seed of the simulated stream
+    /// Write drawn pictures into this folder, one folder per shape, for `ultta classify --model tiny`
+    #[arg(long, value_name = "DIR")]
+    pictures: Option<PathBuf>,
+    /// Seed of the simulated stream and of the pictures
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
     /// Print one JSON object instead of tables and plots
@@ -93,6 +102,7 @@ struct Demo {
     simulator: SimulatorConfig,
     phases: [Phase; 3],
     tracks: Vec<Track>,
+    drawn: Drawn,
     seconds: f64,
 }
 
@@ -103,7 +113,10 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     }
     let mut html = Output::create(&args.html)?;
     let demo = Demo::run(args.seed)?;
-    html.write_all(demo.page(args.seed).as_bytes())
+    if let Some(folder) = &args.pictures {
+        Drawn::write(folder, args.seed)?;
+    }
+    html.write_all(demo.page(args.seed)?.as_bytes())
         .map_err(anyhow::Error::from)
         .and_then(|()| html.commit())
         .with_context(|| format!("cannot write {}", shown(&args.html)))?;
@@ -117,6 +130,12 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     } else {
         let colour = out.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
         demo.print(&mut out, colour)?;
+        let folder = args.pictures.as_deref().unwrap_or(Path::new("shapes"));
+        writeln!(out, "\nThe same on files:")?;
+        if args.pictures.is_none() {
+            writeln!(out, "  ultta demo --pictures {}", shown(&folder))?;
+        }
+        writeln!(out, "  ultta classify {} --model tiny --labels {}", shown(&folder), SHAPES.join(","))?;
         writeln!(out, "Report: {}", shown(&args.html))?;
     }
     Ok(ExitCode::SUCCESS)
@@ -150,7 +169,8 @@ impl Demo {
                 }
             }
         }
-        Ok(Self { simulator: config, phases, tracks, seconds: start.elapsed().as_secs_f64() })
+        let seconds = start.elapsed().as_secs_f64();
+        Ok(Self { simulator: config, phases, tracks, drawn: Drawn::run(seed)?, seconds })
     }
 
     /// First and one-past-last sample of every phase.
@@ -243,6 +263,8 @@ impl Demo {
         }
         let rate = (METHODS.len() * self.tracks[0].answers.len()) as f64 / self.seconds;
         writeln!(out, "{:.1} s, {rate:.0} answers per second, simulation included.", self.seconds)?;
+        writeln!(out)?;
+        self.drawn.print(out)?;
         Ok(())
     }
 
@@ -267,12 +289,13 @@ impl Demo {
             "phases": phases,
             "health": health,
             "guard": self.guard_events(),
+            "drawn_pictures": self.drawn.json(),
             "seconds": self.seconds,
             "html": html,
         })
     }
 
-    fn page(&self, seed: u64) -> String {
+    fn page(&self, seed: u64) -> anyhow::Result<String> {
         let header = ["phase"].into_iter().chain(METHODS).map(String::from).collect();
         let rows = self.rows().into_iter().map(|(name, span)| {
             let cells = self.tracks.iter().map(|track| track.metrics_text(span));
@@ -314,7 +337,7 @@ impl Demo {
         for event in self.guard_events() {
             page = page.text(&format!("{event}."));
         }
-        page.figures(vec![
+        page = page.figures(vec![
             self.chart("Top-1 over the stream", "top-1 (%)", Track::top1_curve),
             self.chart("Calibration error over the stream", "ECE (%)", Track::ece_curve),
             self.gains(),
@@ -328,10 +351,9 @@ impl Demo {
             self.chart("Classes that the answers fall on", "effective number", |t| {
                 t.health_curve(|h| h.effective_classes)
             }),
-        ])
-        .section("Make it again")
-        .code(&format!("ultta demo --seed {seed}"))
-        .to_html()
+        ]);
+        let again = format!("ultta demo --seed {seed}");
+        Ok(self.drawn.show(page)?.section("Make it again").code(&again).to_html())
     }
 
     fn chart(&self, title: &str, label: &str, curve: impl Fn(&Track) -> Vec<(f64, f64)>) -> String {

@@ -33,7 +33,8 @@ pub struct Args {
     #[arg(long, value_name = "DIR", requires = "dataset", help_heading = "Dataset")]
     root: Option<PathBuf>,
 
-    /// Prompt templates of the dataset's head; coop for the dataset's own prompt
+    /// Prompt templates of the dataset's head; coop for the dataset's own prompt, tda for
+    /// what TDA, PTA and DOTA use on it
     #[arg(long, value_name = "T", default_value = "photo", help_heading = "Dataset")]
     templates: String,
 

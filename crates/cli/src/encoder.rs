@@ -8,6 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use ultta::{Features, Head};
 use ultta_encode::decode::Limits;
 use ultta_encode::prompts::{self, Classes, Templates};
+use ultta_encode::tiny::{self, shapes::SHAPES};
 use ultta_encode::{Encoder, pipeline, source};
 use ultta_formats::shown;
 
@@ -17,7 +18,8 @@ use crate::run::progress_bar;
 /// Which encoder, and how pictures go through it.
 #[derive(clap::Args, Debug)]
 pub struct EncoderArgs {
-    /// A model: a folder, a name on the hub (owner/name) or a short name from `ultta models`
+    /// A model: a folder, a name on the hub (owner/name) or a short name from `ultta models`. `tiny` ships with the program
+    /// and knows ten drawn shapes
     #[arg(long, value_name = "M", default_value = ultta_encode::models::DEFAULT, help_heading = "Encoder")]
     pub model: String,
 
@@ -161,6 +163,11 @@ pub fn warn_of_another(head: &Head, path: &Path, encoder: &dyn Encoder) {
     }
 }
 
+/// Whether the tiny model has learnt a word.
+fn knows(name: &str) -> bool {
+    SHAPES.contains(&prompts::readable(&name.to_lowercase()).trim())
+}
+
 /// Builds a head of class names with a progress bar.
 pub fn build_head(
     encoder: &dyn Encoder,
@@ -169,6 +176,16 @@ pub fn build_head(
     cached: bool,
     quiet: bool,
 ) -> anyhow::Result<Head> {
+    if encoder.name() == tiny::NAME {
+        let strangers: Vec<&str> =
+            classes.names.iter().map(String::as_str).filter(|n| !knows(n)).take(3).collect();
+        if !strangers.is_empty() {
+            let (strangers, known) = (strangers.join(", "), SHAPES.join(", "));
+            eprintln!(
+                "warning: the tiny model knows ten shapes ({known}), not {strangers}: its answers mean nothing"
+            );
+        }
+    }
     let bar = if quiet { ProgressBar::hidden() } else { progress_bar(0) };
     let cache = prompts::head_cache().filter(|_| cached);
     let head = prompts::build_head(encoder, classes, templates, cache.as_deref(), |done, all| {

@@ -90,6 +90,10 @@ pub struct Args {
     #[arg(long, value_name = "FOLDER", default_value = "runs")]
     pub out: PathBuf,
 
+    /// Seconds after which a run is given up, with the further seeds of its cell; the tables say so
+    #[arg(long, value_name = "SECONDS")]
+    pub patience: Option<f64>,
+
     /// Print one JSON document instead of a table
     #[arg(long)]
     pub json: bool,
@@ -157,7 +161,7 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         let document = Document { runs: &outcome.runs, summary, skipped: &outcome.skipped };
         writeln!(std::io::stdout(), "{}", serde_json::to_string(&document)?)?;
     } else {
-        write!(std::io::stdout(), "{}", report::markdown(&outcome.runs))?;
+        write!(std::io::stdout(), "{}", report::markdown(&outcome.runs, &outcome.refused))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -271,7 +275,14 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
         Ok(seeds) => seeds,
         Err(reason) => return usage(reason),
     };
-    Ok(Plan { datasets, strangers, in_distribution, methods, protocols, seeds, out: args.out.clone(), jobs })
+    let patience = match args.patience {
+        Some(seconds) if !(seconds.is_finite() && (0.0..=1e9).contains(&seconds)) => {
+            return usage(format!("--patience: expected seconds, got {seconds}"));
+        }
+        seconds => seconds.map(std::time::Duration::from_secs_f64),
+    };
+    let out = args.out.clone();
+    Ok(Plan { datasets, strangers, in_distribution, methods, protocols, seeds, out, jobs, patience })
 }
 
 /// Protocols by name, each once; `harm` stands for a set.

@@ -10,15 +10,20 @@ mod completions;
 mod config;
 mod demo;
 mod doctor;
+#[cfg(test)]
+mod documents;
 mod encode;
 mod encoder;
 mod encoding;
 mod eval;
+mod explain;
+mod export;
 mod failure;
 mod gradient;
 mod head;
 mod inspect;
 mod interrupt;
+mod man;
 mod methods;
 mod models;
 mod output;
@@ -29,6 +34,7 @@ mod run;
 #[cfg(feature = "serve")]
 mod serve;
 mod settings;
+mod suggest;
 mod suite;
 mod summary;
 mod terminal_plot;
@@ -55,6 +61,7 @@ Examples:
   ultta run --features features.npy --head head.safetensors --out predictions.csv
   encoder | ultta run --features - --head head.safetensors | consumer
   ultta serve --head head.safetensors --data-dir data
+  ultta export --head head.safetensors --state state.safetensors --out head.onnx
   ultta inspect head.safetensors
   ultta config --default > ultta.toml";
 
@@ -75,10 +82,14 @@ enum Command {
     Serve(Box<serve::Args>),
     #[cfg(feature = "serve")]
     Client(client::Args),
+    Explain(explain::Args),
+    Suggest(suggest::Args),
+    Export(export::Args),
     Inspect(inspect::Args),
     Methods(methods::Args),
     Config(config::Args),
     Completions(completions::Args),
+    Man(man::Args),
 }
 
 /// Runs the command line on these arguments, the program's name first. Wrong usage ends the process, as help does.
@@ -99,10 +110,14 @@ pub fn main_from(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Serve(args) => serve::main(*args),
         #[cfg(feature = "serve")]
         Command::Client(args) => client::main(args),
+        Command::Explain(args) => explain::main(args),
+        Command::Suggest(args) => suggest::main(args),
+        Command::Export(args) => export::main(args),
         Command::Inspect(args) => inspect::main(args),
         Command::Methods(args) => methods::main(args),
         Command::Config(args) => config::main(args),
         Command::Completions(args) => completions::main(args),
+        Command::Man(args) => man::main(args),
     };
     done.unwrap_or_else(failure::report)
 }

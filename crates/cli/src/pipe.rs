@@ -56,6 +56,12 @@ fn answer(run: &mut Run, line: &[u8], number: u64, normalize: bool) -> anyhow::R
         Ok(Some(parsed)) => parsed,
         Err(message) => return refuse(run, number, None, &message.to_string()),
     };
+    // A row of the wrong length is told so, not that its norm is wrong.
+    let (expected, got) = (run.session.head().dim(), parsed.features.len());
+    if got != expected {
+        let error = ultta::Error::Shape { what: "feature dimension", expected, got };
+        return refuse(run, number, parsed.id.as_ref(), &error.to_string());
+    }
     let (features, views) = match Features::of_line(&parsed, normalize) {
         Ok(rows) => rows,
         Err(e) => return refuse(run, number, parsed.id.as_ref(), &e.to_string()),

@@ -26,6 +26,10 @@ pub struct Args {
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     pub md: Option<PathBuf>,
 
+    /// Write the summary's pictures as SVG files into a folder
+    #[arg(long, value_name = "FOLDER")]
+    pub figures: Option<PathBuf>,
+
     /// Write the tables as LaTeX; standard output without FILE
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     pub latex: Option<PathBuf>,
@@ -44,12 +48,22 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         write(path, &report::html(&found)?)?;
     }
     if let Some(path) = &args.latex {
-        write(path, &report::latex(&runs))?;
+        write(path, &report::latex(&runs, &found.refused))?;
+    }
+    if let Some(folder) = &args.figures {
+        std::fs::create_dir_all(folder).map_err(|source| ultta::Error::Io {
+            doing: "creating",
+            source,
+            path: folder.clone(),
+        })?;
+        for (name, svg) in report::figures(&runs) {
+            write(&folder.join(format!("{name}.svg")), &svg)?;
+        }
     }
     match &args.md {
-        Some(path) => write(path, &report::markdown(&runs))?,
-        None if args.html.is_none() && args.latex.is_none() => {
-            write!(std::io::stdout(), "{}", report::markdown(&runs))?
+        Some(path) => write(path, &report::markdown(&runs, &found.refused))?,
+        None if args.html.is_none() && args.latex.is_none() && args.figures.is_none() => {
+            write!(std::io::stdout(), "{}", report::markdown(&runs, &found.refused))?
         }
         None => {}
     }

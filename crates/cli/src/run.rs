@@ -1,5 +1,6 @@
 //! `ultta run`: adapts on a stream of features.
 
+use std::collections::VecDeque;
 use std::io::{Write, stderr, stdout};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -9,8 +10,10 @@ use std::time::Instant;
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
 use ultta::{Error, Features, Head, Input, Session, State};
+use ultta_encode::doctor::other_encoder;
 use ultta_eval::order::Order;
 use ultta_eval::pack::Pack;
+use ultta_eval::random::Random;
 use ultta_formats::Id;
 use ultta_formats::shown;
 
@@ -34,9 +37,23 @@ pub struct Args {
     #[arg(long, value_name = "FILE", help_heading = "Input")]
     pub head: PathBuf,
 
-    /// Labels in a file of their own, only to report top-1 and ECE
+    /// Labels in a file of their own, only to report top-1 and ECE (and for --label-share)
     #[arg(long, value_name = "FILE", help_heading = "Input")]
     labels: Option<PathBuf>,
+
+    /// Hand this share of the labels over as feedback, some rows after their answers: what delayed labels would do
+    #[arg(long, value_name = "SHARE", value_parser = share, help_heading = "Input")]
+    label_share: Option<f64>,
+
+    /// Rows between an answer and its label
+    #[arg(
+        long,
+        value_name = "ROWS",
+        default_value_t = 100,
+        requires = "label_share",
+        help_heading = "Input"
+    )]
+    label_delay: usize,
 
     /// Further anchors folded into the head: another head file (matched by class name) or labelled features.
     /// All anchors a file has for a class count WEIGHT (default 1) together, the head's own anchor counts 1
@@ -124,11 +141,53 @@ Examples:
   Exemplar images beside the text anchors, counting half as much:
     ultta run --features features.npz --head head.safetensors --anchors exemplars.safetensors:0.5
 
-  A setting of the method, and rejection of strangers:
-    ultta run --features f.npy --head h.safetensors --set gate.keep=0.6 --set unknown.score=energy --set unknown.quantile=0.1
+  A setting of the method, and rejection of strangers at the price of 5 % of the known:
+    ultta run --features f.npy --head h.safetensors --set gate.keep=0.6 --unknown 5%
 
 Exit codes: 0 done, 1 failure, 2 bad input or usage, 128 + signal after an interrupt (the state is saved).
 An output file is replaced only when the new one is complete.";
+
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(share) if share > 0.0 && share <= 1.0 => Ok(share),
+        _ => Err("expected a share above 0 and up to 1, such as 0.05".into()),
+    }
+}
+
+/// Rows of a step where labels are handed over: they come between steps.
+const LABELLED_BLOCK: usize = 16;
+
+/// Labels on their way to the session.
+struct DelayedLabels {
+    share: f64,
+    delay: usize,
+    random: Random,
+    /// Place in the order at which each is due, id of its sample, and the label.
+    due: VecDeque<(usize, u64, usize)>,
+}
+
+impl DelayedLabels {
+    /// Decides which rows of a block get a label. The block began at `place`, its first sample has the id `first`.
+    fn ask(&mut self, place: usize, first: u64, labels: impl Iterator<Item = usize>) {
+        for (i, label) in labels.enumerate() {
+            if self.random.uniform() < self.share {
+                self.due.push_back((place + i + self.delay, first + i as u64, label));
+            }
+        }
+    }
+
+    /// Hands over what is due after `done` rows. A sample that the session has forgotten needs no label.
+    fn hand_over(&mut self, session: &mut Session, done: usize) -> anyhow::Result<()> {
+        while self.due.front().is_some_and(|due| due.0 < done) {
+            let Some((_, id, label)) = self.due.pop_front() else { break };
+            match session.feedback(id, label) {
+                Ok(_) | Err(Error::Forgotten { .. }) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(())
+    }
+}
 
 /// Places in the order: a start and, maybe, an end.
 #[derive(Clone, Debug)]
@@ -164,7 +223,8 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         head = head.with_logit_scale(scale)?;
     }
     let session = open_session(head, &args.settings, args.load_state.as_deref())?;
-    let extent = Extent { top: args.top, probs: args.probs };
+    let set = session.config().coverage > 0.0;
+    let extent = Extent { top: args.top, probs: args.probs, set };
     let mut run = Run {
         guard: GuardWatch::new(&session),
         session,
@@ -230,6 +290,7 @@ impl Args {
                 (self.order != Order::File || self.shuffle.is_some(), "--order and --shuffle"),
                 (self.rows.is_some(), "--rows"),
                 (self.labels.is_some(), "--labels"),
+                (self.label_share.is_some(), "--label-share"),
             ];
             if let Some((_, flags)) = only_for_files.iter().find(|(given, _)| *given) {
                 return usage(format!(
@@ -291,7 +352,7 @@ impl Run {
     }
 
     /// Answers a block of samples. `id` and `label` give the id and, where known, the label of a row of the block.
-    /// Returns a warning if the collapse guard has fired.
+    /// Returns warnings if the collapse guard has fired or the stream has changed.
     pub fn step(
         &mut self,
         input: &Input<'_>,
@@ -302,13 +363,21 @@ impl Run {
         let step = self.session.step(input)?;
         for (i, row) in step.rows.iter().enumerate() {
             self.tally.push(row, label(i));
+            if let Some(set) = step.sets.get(i) {
+                self.tally.push_set(set, label(i));
+            }
             if let Some(sink) = &mut self.sink {
                 let classes = self.session.head().classes();
                 sink.write(&Answer::new(&step, i, id(i, row.id), classes, self.extent))
                     .context("cannot write the predictions")?;
             }
         }
-        Ok(self.guard.look(&step.health))
+        let alarms = step.alarms.iter().map(|alarm| {
+            let (text, advice) = (alarm.text(self.session.head().classes()), alarm.kind.advice());
+            format!("alarm: {text}; {advice}")
+        });
+        let lines: Vec<String> = self.guard.look(&step.health).into_iter().chain(alarms).collect();
+        Ok((!lines.is_empty()).then(|| lines.join("\n")))
     }
 }
 
@@ -341,6 +410,18 @@ impl Stream {
             return Err(bad("features: expected at least 1 row, got 0".into()).into());
         }
         pack.check_labels(head.n_classes())?;
+        if other_encoder(pack.metadata(), head.metadata()) {
+            let name = |of: &std::collections::BTreeMap<String, String>| {
+                of.get("encoder").cloned().unwrap_or_default()
+            };
+            let (ours, theirs) = (name(pack.metadata()), name(head.metadata()));
+            eprintln!(
+                "warning: the features say that they are of another encoder ({}) than the head ({}); `ultta doctor` tells \
+                 whether they belong together",
+                shown(&ours),
+                shown(&theirs)
+            );
+        }
         let (order, seed) = match args.shuffle {
             Some(seed) => (Order::Shuffled, seed),
             None => (args.order, args.seed),
@@ -383,7 +464,18 @@ impl Stream {
         let progress = if args.quiet { ProgressBar::hidden() } else { progress_bar(self.indices.len()) };
         let mut done = 0;
         let mut code = ExitCode::SUCCESS;
-        for block in self.indices.chunks(args.block as usize) {
+        let mut delayed = args.label_share.map(|share| DelayedLabels {
+            share,
+            delay: args.label_delay,
+            random: Random::new(args.shuffle.unwrap_or(args.seed) ^ 0x1ABE1),
+            due: VecDeque::new(),
+        });
+        if delayed.is_some() && self.pack.labels().is_none() {
+            return usage("--label-share needs labels: in the features file, or with --labels");
+        }
+        let rows =
+            if delayed.is_some() { LABELLED_BLOCK.min(args.block as usize) } else { args.block as usize };
+        for block in self.indices.chunks(rows) {
             if let Some(interrupted) = interrupt.came() {
                 code = interrupted;
                 break;
@@ -411,6 +503,11 @@ impl Stream {
                 |i| self.pack.labels().map(|labels| labels[block[i]]),
             );
             run.hung_up = stepped.as_ref().is_err_and(is_broken_pipe);
+            if let (Some(delayed), Some(labels)) = (&mut delayed, self.pack.labels()) {
+                let first = run.session.next_id().saturating_sub(block.len() as u64);
+                delayed.ask(done, first, block.iter().map(|&row| labels[row]));
+                delayed.hand_over(&mut run.session, done + block.len())?;
+            }
             done += block.len();
             if run.hung_up {
                 break;

@@ -71,6 +71,14 @@ pub struct Args {
     #[arg(long = "cors", value_name = "ORIGIN", help_heading = "Protection")]
     cors: Vec<String>,
 
+    /// Post every alarm to this address as JSON; signed with the secret in the environment variable ULTTA_WEBHOOK_SECRET
+    #[arg(long, value_name = "URL", help_heading = "Alarms")]
+    webhook: Option<String>,
+
+    /// Publish alarms and verdicts to this MQTT broker: mqtt://user:password@host:1883 (cargo feature `mqtt`)
+    #[arg(long, value_name = "URL", help_heading = "Alarms")]
+    mqtt: Option<String>,
+
     /// Format of the log on standard error: text or json. ULTTA_LOG filters it (info, debug, …)
     #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = ["text", "json"], help_heading = "Service")]
     log: String,
@@ -83,7 +91,7 @@ Examples:
 
   Ask it:
     ultta client classify features.npy
-    curl -s http://127.0.0.1:8080/v1/streams/default/classify -H 'content-type: application/json' -d '{\"features\": [[0.6, 0.8]]}'
+    ultta client example curl | sh
 
   Every answer survives a loss of power:
     ultta serve --head head.safetensors --data-dir data --durability sync
@@ -92,7 +100,7 @@ Examples:
     ULTTA_TOKEN_ADMIN=$(openssl rand -hex 24) ultta serve --data-dir data --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
 
 The file of --config may have a table [server] beside the settings of the method: host, port, data_dir, durability,
-sync_interval_ms, compact_bytes, tls_cert, tls_key, cors_origins, hosts, [server.limits] and [server.tokens]
+sync_interval_ms, compact_bytes, tls_cert, tls_key, cors_origins, hosts, [server.limits], [server.tokens] and [server.alarms]
 (docs/service.md). Flags win over it.
 
 SIGINT and SIGTERM stop it: what was accepted is finished, states are written. Exit codes: 0 stopped, 1 failure, 2 bad input.";
@@ -159,6 +167,7 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
             Some(Arc::new(Pictures { encoder, limits }) as Arc<dyn PictureEncoder>)
         }
     };
+    let tls = config.tls_cert.is_some();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let stream = spec.map(|spec| (args.stream.as_str(), spec));
@@ -166,8 +175,10 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
             Err(ServerError::Stream(reason)) => return usage(reason),
             started => started?,
         };
-        // For whoever started it with port 0.
+        // For whoever started it with port 0; then for people. A program may read the first line and hang up.
         writeln!(std::io::stdout(), "listening on {}", server.address())?;
+        let page = url(server.address(), tls);
+        let _ = writeln!(std::io::stdout(), "page: {page}/  API: {page}/docs");
         tokio::select! {
             done = tokio::signal::ctrl_c() => done?,
             done = terminated() => done?,
@@ -175,6 +186,15 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         server.stop().await;
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// An address to click on: where any is listened on, this machine.
+fn url(address: std::net::SocketAddr, tls: bool) -> String {
+    let scheme = if tls { "https" } else { "http" };
+    match address.ip().is_unspecified() {
+        true => format!("{scheme}://localhost:{}", address.port()),
+        false => format!("{scheme}://{address}"),
+    }
 }
 
 /// Waits for SIGTERM.
@@ -228,6 +248,15 @@ fn resolve(args: &Args) -> anyhow::Result<(ServerConfig, Config)> {
     }
     if !args.cors.is_empty() {
         server.cors_origins = args.cors.clone();
+    }
+    if args.webhook.is_some() {
+        server.alarms.webhook = args.webhook.clone();
+    }
+    if args.mqtt.is_some() {
+        server.alarms.mqtt = args.mqtt.clone();
+    }
+    if let Ok(secret) = std::env::var("ULTTA_WEBHOOK_SECRET") {
+        server.alarms.secret = Some(secret).filter(|secret| !secret.is_empty());
     }
     if server.data_dir.as_os_str().is_empty() {
         return usage("where shall streams be kept? give --data-dir DIR");

@@ -27,6 +27,26 @@ pub struct Settings {
     /// One setting, by its dotted path in the config file; `method.NAME.` may be left out
     #[arg(long = "set", value_name = "KEY=VALUE", help_heading = "Method", value_parser = key_value)]
     pub settings: Vec<(String, String)>,
+
+    /// Report samples that fit no class as unknown, rejecting at most this share of those that do: 5% or 0.05
+    #[arg(long, value_name = "SHARE", help_heading = "Method", value_parser = share_of_known)]
+    pub unknown: Option<f64>,
+
+    /// Give each sample a set of classes that holds the truth this often, such as 0.9. Labels (feedback) make it a promise
+    #[arg(long, value_name = "SHARE", help_heading = "Method")]
+    pub coverage: Option<f64>,
+}
+
+/// A share as people write it: 5% or 0.05.
+fn share_of_known(text: &str) -> Result<f64, String> {
+    let (number, unit) = match text.trim().strip_suffix('%') {
+        Some(number) => (number.trim(), 100.0),
+        None => (text.trim(), 1.0),
+    };
+    match number.parse::<f64>().map(|number| number / unit) {
+        Ok(share) if share > 0.0 && share <= 0.5 => Ok(share),
+        _ => Err("expected a share of the known samples, above 0 and up to 50%, such as 5% or 0.05".into()),
+    }
 }
 
 fn key_value(text: &str) -> Result<(String, String), String> {
@@ -39,7 +59,12 @@ fn key_value(text: &str) -> Result<(String, String), String> {
 impl Settings {
     /// Whether any flag was given.
     pub fn given(&self) -> bool {
-        self.method.is_some() || self.preset.is_some() || self.config.is_some() || !self.settings.is_empty()
+        self.method.is_some()
+            || self.preset.is_some()
+            || self.config.is_some()
+            || !self.settings.is_empty()
+            || self.unknown.is_some()
+            || self.coverage.is_some()
     }
 
     /// The configuration they ask for.
@@ -62,8 +87,16 @@ impl Settings {
                  ultta eval --images DIR --model M --methods zero-shot,{name}"
             ));
         }
-        let settings: Vec<(&str, &str)> =
-            self.settings.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        let text = |share: f64| share.to_string();
+        let (cost, coverage) = (self.unknown.map(text), self.coverage.map(text));
+        let mut settings: Vec<(&str, &str)> = Vec::new();
+        if let Some(cost) = &cost {
+            settings.extend([("unknown.score", "cone"), ("unknown.cost", cost)]);
+        }
+        if let Some(coverage) = &coverage {
+            settings.push(("coverage", coverage));
+        }
+        settings.extend(self.settings.iter().map(|(key, value)| (key.as_str(), value.as_str())));
         let config = Config::resolve(file, self.method.as_deref(), self.preset.as_deref(), &settings);
         match &self.config {
             Some(path) => config.with_context(|| shown(&path)),

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use serde::Serialize;
-use ultta::{Health, Row, Session, Standing};
+use ultta::{Alarm, Estimate, Health, Row, Session, Standing};
 use ultta_eval::metrics::{Accumulator, Metrics};
 
 /// Counts and metrics while a run goes on.
@@ -14,8 +14,13 @@ pub struct Tally {
     admitted: u64,
     flips: u64,
     unknown: u64,
+    labelled: u64,
     adapted: Accumulator,
     zero_shot: Accumulator,
+    sets: u64,
+    set_classes: u64,
+    set_labels: u64,
+    set_held: u64,
 }
 
 impl Tally {
@@ -26,9 +31,25 @@ impl Tally {
         self.flips += u64::from(row.label != row.zero_shot.label);
         self.unknown += u64::from(row.unknown);
         if let Some(label) = label {
+            self.labelled += 1;
             self.adapted.push(row.prob.into(), row.label == label);
             self.zero_shot.push(row.zero_shot.prob.into(), row.zero_shot.label == label);
         }
+    }
+
+    /// Takes in the set of a sample, and its label where it has one.
+    pub fn push_set(&mut self, set: &[u32], label: Option<usize>) {
+        self.sets += 1;
+        self.set_classes += set.len() as u64;
+        if let Some(label) = label {
+            self.set_labels += 1;
+            self.set_held += u64::from(set.contains(&(label as u32)));
+        }
+    }
+
+    /// Answers that came with a label.
+    pub fn labelled(&self) -> u64 {
+        self.labelled
     }
 
     /// The summary at the end.
@@ -37,6 +58,7 @@ impl Tally {
         let adapted = self.adapted.metrics();
         let zero_shot = self.zero_shot.metrics();
         let share = |count: u64| count as f64 / self.n.max(1) as f64;
+        let health = session.health();
         Summary {
             n: self.n,
             classes: session.head().n_classes(),
@@ -44,11 +66,24 @@ impl Tally {
             preset,
             top1: adapted.map(|m| m.top1),
             ece: adapted.map(|m| m.ece),
-            zero_shot: Frozen { top1: zero_shot.map(|m| m.top1), ece: zero_shot.map(|m| m.ece) },
+            estimate: health.estimate,
+            zero_shot: Frozen {
+                top1: zero_shot.map(|m| m.top1),
+                ece: zero_shot.map(|m| m.ece),
+                estimate: health.estimate_zero_shot,
+            },
+            sets: (self.sets > 0).then(|| SetSummary {
+                coverage: health.coverage,
+                promise: health.coverage_promise,
+                labels: health.coverage_labels,
+                held: (self.set_labels > 0).then(|| self.set_held as f64 / self.set_labels as f64),
+                size: self.set_classes as f64 / self.sets as f64,
+            }),
             admitted_share: share(self.admitted),
             flip_share: share(self.flips),
             unknown_share: share(self.unknown),
-            health: session.health(),
+            alarms: session.alarms().into_iter().map(|alarm| Told::of(alarm, session)).collect(),
+            health,
             seconds: time.as_secs_f64(),
         }
     }
@@ -65,7 +100,7 @@ fn name_of(session: &Session) -> (String, Option<String>) {
     (method.card().name.replace('_', "-"), preset)
 }
 
-/// What `--json` prints. Shares and metrics are fractions in [0, 1]; metrics are null without labels.
+/// What `--json` prints. Shares, metrics and estimates are fractions in [0, 1]; metrics are null without labels.
 #[derive(Serialize)]
 pub struct Summary {
     n: u64,
@@ -74,18 +109,54 @@ pub struct Summary {
     preset: Option<String>,
     top1: Option<f64>,
     ece: Option<f64>,
+    estimate: Estimate,
     zero_shot: Frozen,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sets: Option<SetSummary>,
     admitted_share: f64,
     flip_share: f64,
     unknown_share: f64,
+    /// The last ones, oldest first.
+    alarms: Vec<Told>,
     health: Health,
     seconds: f64,
+}
+
+/// An alarm, with words for people.
+#[derive(Serialize)]
+pub struct Told {
+    #[serde(flatten)]
+    alarm: Alarm,
+    text: String,
+    advice: &'static str,
+}
+
+impl Told {
+    pub fn of(alarm: Alarm, session: &Session) -> Self {
+        Self { text: alarm.text(session.head().classes()), advice: alarm.kind.advice(), alarm }
+    }
+}
+
+/// The sets of a run.
+#[derive(Serialize)]
+struct SetSummary {
+    /// Share of the samples whose set is to hold the truth.
+    coverage: f64,
+    /// Whether labels back this up.
+    promise: bool,
+    /// Labels handed over for it.
+    labels: u64,
+    /// Share of the samples whose set held the truth, where labels tell.
+    held: Option<f64>,
+    /// Mean number of classes of a set.
+    size: f64,
 }
 
 #[derive(Serialize)]
 struct Frozen {
     top1: Option<f64>,
     ece: Option<f64>,
+    estimate: Estimate,
 }
 
 impl Summary {
@@ -108,6 +179,28 @@ impl Summary {
             writeln!(out, "{:<12}{:>+9.2}{:>+9.2}", "difference", gain[0], gain[1])?;
         }
         let h = &self.health;
+        let of =
+            |e: &Estimate| format!("{:.1} % ({:.1} to {:.1})", 100.0 * e.top1, 100.0 * e.low, 100.0 * e.high);
+        let from = match h.estimate_labels {
+            0 => "without labels".to_string(),
+            n => format!("with {n} labels"),
+        };
+        writeln!(
+            out,
+            "estimated accuracy {from}: adapted {}, zero-shot {}",
+            of(&self.estimate),
+            of(&self.zero_shot.estimate)
+        )?;
+        if let Some(sets) = &self.sets {
+            let held =
+                sets.held.map(|held| format!(", held the truth {:.1} %", 100.0 * held)).unwrap_or_default();
+            let promise = match sets.promise {
+                true => format!("backed by {} labels", sets.labels),
+                false => "no promise: credible sets, there are too few labels".to_string(),
+            };
+            let asked = 100.0 * sets.coverage;
+            writeln!(out, "sets at {asked:.0} %: {:.2} classes on average{held}; {promise}", sets.size)?;
+        }
         writeln!(
             out,
             "admitted {:.1} %, answered differently from zero-shot {:.1} %, unknown {:.1} %",
@@ -121,6 +214,12 @@ impl Summary {
                 "{} scenes of {:.1} rows, began anew {} times because the stream had changed",
                 h.scenes, h.rows_per_scene, h.restarts
             )?;
+        }
+        if h.alarms == 0 {
+            let ready = if h.alarms_ready { "" } else { " (too few scenes so far to notice a change)" };
+            writeln!(out, "alarms: none{ready}")?;
+        } else {
+            writeln!(out, "alarms: {}, the last: {}", h.alarms, self.alarms.last().map_or("", |a| &a.text))?;
         }
         writeln!(
             out,

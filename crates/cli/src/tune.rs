@@ -188,6 +188,7 @@ fn tune(args: &Args) -> anyhow::Result<Tune> {
             seeds,
             out: PathBuf::new(),
             jobs: args.jobs.unwrap_or(cores),
+            patience: None,
         },
         objective: match args.objective {
             ObjectiveArg::Risk => Objective::Risk,

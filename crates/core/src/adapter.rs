@@ -5,8 +5,9 @@
 
 use std::ops::Range;
 
-use crate::scores::{Summary, summary};
-use crate::{Features, Result, Scores, State};
+use crate::explain::{Lever, Part, Similar};
+use crate::scores::{Summary, softmax_from, summary};
+use crate::{Error, Features, Head, Layer, Result, Scores, State};
 
 /// What an adapter is shown: rows in arrival order.
 #[derive(Clone, Debug)]
@@ -230,8 +231,8 @@ pub struct Card {
     pub tuned: bool,
     /// What its memory grows with.
     pub growth: Growth,
-    /// Bytes that it comes to hold for so many classes, dimensions and samples, where that may be more than a machine
-    /// has.
+    /// Bytes of memory that it comes to need, from the classes, the dimension and the samples of a stream. Only for methods
+    /// that may need more than a machine has.
     pub bytes: Option<fn(usize, usize, u64) -> u64>,
 }
 
@@ -291,6 +292,8 @@ pub struct Answer {
     pub prob: f32,
     /// Its probability under τ_pred.
     pub prob_pred: f32,
+    /// The probability under τ_cal of the frozen model's answer, where the method tells it and it is another one.
+    pub prob_frozen: Option<f32>,
     /// Whether the gate admits the row as a teacher.
     pub admitted: bool,
     /// Whether the row is a near-copy of the scene at hand: then it teaches nothing.
@@ -327,6 +330,13 @@ impl Prediction {
         Self::from_scores(batch.zero_shot.to_scores())
     }
 
+    /// The emitted probabilities of all classes for a row, into `probs`. Needs scores.
+    pub(crate) fn emitted(&self, row: usize, probs: &mut [f32]) {
+        let logits = self.calibrated.as_ref().unwrap_or(&self.scores);
+        let answer = &self.answers[row];
+        softmax_from(logits.row(row), self.tau_cal[row], (answer.label, answer.prob), probs);
+    }
+
     /// Takes in the rows of a later prediction.
     pub(crate) fn append(&mut self, other: Prediction) {
         // A session that falls back to zero-shot within a block has calibrated logits for the first rows only;
@@ -352,6 +362,21 @@ pub struct Memory {
     pub most: usize,
     /// The setting that bounds this number.
     pub setting: &'static str,
+}
+
+/// A scene that is kept, by its first row.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KeptScene {
+    /// Id of the row.
+    pub id: u64,
+    /// The class answered.
+    pub label: usize,
+    /// Its calibrated probability.
+    pub prob: f32,
+    /// The label that was given for it, if one was.
+    pub corrected: Option<usize>,
+    /// The row's features, as they are kept.
+    pub features: Vec<f32>,
 }
 
 /// What letting a batch teach did.
@@ -454,6 +479,48 @@ pub trait Adapter: CloneAdapter + Send + Sync {
         None
     }
 
+    /// A label for a row answered earlier that counts at once; `false` if the method has no use for it.
+    fn correct(&mut self, _id: u64, _label: usize) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Takes back a label that [`correct`](Adapter::correct) took in; `false` if there was none.
+    fn withdraw(&mut self, _id: u64) -> bool {
+        false
+    }
+
+    /// The labels that count at once, by the ids of their rows, in the order in which they were given.
+    fn corrections(&self) -> Vec<(u64, usize)> {
+        Vec::new()
+    }
+
+    /// The answer to a batch of one row, and the parts that add up to its logits.
+    fn explain(&self, batch: &Batch<'_>) -> (Prediction, Vec<Part>) {
+        let prediction = self.predict(batch);
+        let text = batch.zero_shot.row(0);
+        let added = prediction.scores.row(0).iter().zip(text).map(|(own, text)| own - text).collect();
+        let parts = vec![
+            Part { lever: Lever::Text, nats: text.to_vec() },
+            Part { lever: Lever::Method, nats: added },
+        ];
+        (prediction, parts)
+    }
+
+    /// The earlier scenes that look most like a row, of those that are kept.
+    fn similar(&self, _z: &[f32], _most: usize) -> Vec<Similar> {
+        Vec::new()
+    }
+
+    /// The features of an earlier row, or of the first row of its scene, as they are kept; and that row's id.
+    fn kept_features(&self, id: u64) -> Result<(u64, Vec<f32>)> {
+        Err(Error::Forgotten { id, remembered: 0, setting: "feedback.correctable" })
+    }
+
+    /// The scenes that are kept, oldest first.
+    fn kept(&self) -> Vec<KeptScene> {
+        Vec::new()
+    }
+
     /// Back to the start.
     fn reset(&mut self) {}
 
@@ -475,6 +542,11 @@ pub trait Adapter: CloneAdapter + Send + Sync {
     /// What can be said without labels.
     fn vitals(&self) -> Vitals {
         Vitals::default()
+    }
+
+    /// The answers as they are now, as one linear layer; `None` where they are none.
+    fn layer(&self, _head: &Head) -> Option<Layer> {
+        None
     }
 
     /// How far each class's prototype has moved, and its prior, for reports. Empty where it does not apply.
@@ -510,4 +582,13 @@ pub struct ClassDrift {
     pub prior: f64,
     /// Evidence gathered for the class, in samples.
     pub evidence: f64,
+}
+
+impl ClassDrift {
+    /// One for each class that has a prior. What a method does not learn is 0.
+    pub(crate) fn of_classes(movements: &[f64], prior: &[f64], evidence: &[f64]) -> Vec<Self> {
+        let get = |v: &[f64], c: usize| v.get(c).copied().unwrap_or(0.0);
+        let one = |(c, &prior)| ClassDrift { movement: get(movements, c), prior, evidence: get(evidence, c) };
+        prior.iter().enumerate().map(one).collect()
+    }
 }

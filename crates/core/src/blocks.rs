@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use crate::adapter::{Batch, ScoresRef, ViewsRef};
 use crate::scores::{Summary, weigh};
+use crate::unknown::Seen;
 use crate::{Features, Head, Input, Scores};
 
 /// Rows that share one pass over the class prototypes: 128 rows of 512 floats stay in the second-level cache while
@@ -153,6 +154,16 @@ pub(crate) struct Part<'a> {
 }
 
 impl Part<'_> {
+    /// Number of rows.
+    pub(crate) fn rows(&self) -> usize {
+        self.frozen.len()
+    }
+
+    /// A row as the judge of strangers sees it.
+    pub(crate) fn seen(&self, row: usize) -> Seen<'_> {
+        Seen { frozen: &self.frozen[row], logits: self.zero_shot.row(row), features: self.features.row(row) }
+    }
+
     /// Whether the caller lets a row teach.
     pub(crate) fn may_learn(&self, row: usize) -> bool {
         self.learn.is_none_or(|learn| learn[row])

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
+use crate::alarm::AlarmConfig;
 use crate::guard::GuardConfig;
 use crate::methods::presets::{self, Preset, UlTtaConfig};
 use crate::methods::{self, MethodConfig};
@@ -28,20 +29,26 @@ pub const PAPER_TOML: &str = include_str!("../config/paper.toml");
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
+    /// Share of the samples whose set of classes is to hold the truth, such as 0.9; 0 gives no sets.
+    pub coverage: f64,
     /// The method and its settings.
     pub method: MethodConfig,
     /// When to fall back to a healthy state or to zero-shot.
     pub guard: GuardConfig,
     /// Open-set rejection.
     pub unknown: UnknownConfig,
+    /// Alarms when the stream changes.
+    pub alarms: AlarmConfig,
 }
 
 impl Default for Config {
     fn default() -> Self {
         Self {
+            coverage: 0.0,
             method: MethodConfig::UlTta(UlTtaConfig::default()),
             guard: Default::default(),
             unknown: Default::default(),
+            alarms: Default::default(),
         }
     }
 }
@@ -93,7 +100,7 @@ impl Config {
         }
         for (key, value) in settings {
             let mut path: Vec<&str> = key.split('.').collect();
-            if !["method", "guard", "unknown"].contains(&path[0]) {
+            if !["alarms", "coverage", "method", "guard", "unknown"].contains(&path[0]) {
                 path.splice(0..0, ["method", name.as_str()]);
             }
             insert(&mut user, &path, parse_value(value))?;
@@ -108,22 +115,22 @@ impl Config {
             base.method = MethodConfig::UlTta(preset.config());
             advice = presets::foreign_key(&own, preset);
         }
-        let mut table = Table::try_from(&base).map_err(|e| Error::config("defaults", e.to_string()))?;
+        let mut table = base.to_table();
         merge(&mut table, user);
-        let config: Config = table.try_into().map_err(|e: toml::de::Error| {
-            Error::config("settings", format!("{}{advice}", e.to_string().trim_end()))
-        })?;
+        let config =
+            Config::from_table(&table).map_err(|e| Error::config("settings", format!("{e}{advice}")))?;
         config.guard.check()?;
         config.unknown.check()?;
+        config.alarms.check()?;
+        in_range("coverage", config.coverage, 0.0..=0.999)?;
         Ok(config)
     }
 
     /// The settings that the numbers in a saved state depend on, by dotted key: a state can be continued only under
     /// the same values of these. All other settings may change.
     pub(crate) fn state_settings(&self) -> Table {
-        let all = Table::try_from(self).unwrap_or_default();
         let name = self.method.card().name;
-        let own = all["method"].get(name).and_then(Value::as_table).cloned().unwrap_or_default();
+        let own = self.method.settings();
         let mut kept = Table::new();
         if let MethodConfig::UlTta(config) = &self.method {
             kept.insert("preset".into(), own["preset"].clone());
@@ -143,6 +150,35 @@ impl Config {
     pub fn to_toml(&self) -> String {
         toml::to_string(self).expect("settings are plain numbers, strings and lists")
     }
+
+    /// The settings as a table. It is made of the text, as [`Config::from_table`] reads the text of a table: serde would
+    /// compile all settings of all methods once more for tables.
+    pub(crate) fn to_table(&self) -> Table {
+        self.to_toml().parse().unwrap_or_default()
+    }
+
+    /// Settings from a table. An error names the table that is wrong.
+    pub(crate) fn from_table(table: &Table) -> Result<Self, String> {
+        let text = table.to_string();
+        toml::from_str(&text).map_err(|e| without_line(&text, &e))
+    }
+}
+
+/// An error in a text that no user has seen: its message with the table's name instead of a line.
+pub(crate) fn without_line(text: &str, error: &toml::de::Error) -> String {
+    let before = error.span().and_then(|span| text.get(..span.end)).unwrap_or_default();
+    let table = before.lines().rev().find_map(|line| line.strip_prefix('[')?.strip_suffix(']'));
+    // The message quotes a value of the wrong type: the line that holds it has the key.
+    let value = error.message().split(['"', '`']).nth(1);
+    let key = value.and_then(|value| {
+        let holds = |line: &str| line.split_once(" = ").is_some_and(|(_, v)| v.trim_matches('"') == value);
+        text.lines().find(|line| holds(line)).and_then(|line| line.split_once(" = ")).map(|(key, _)| key)
+    });
+    let place = match key {
+        Some(key) => format!(", for `{key}`"),
+        None => table.map(|table| format!(" in `{table}`")).unwrap_or_default(),
+    };
+    format!("{}{place}", error.message().trim_end().replace('\n', ", "))
 }
 
 /// Reads the text of a file strictly, so that an error carries its line and column. `preset` wins over the file's.
@@ -156,7 +192,7 @@ fn check_file(text: &str, preset: Option<&str>) -> Result<Table> {
         Some(own) => {
             let by_name = preset.and_then(Preset::by_name);
             let preset = by_name.or_else(|| presets::preset_of(own).ok()).unwrap_or(Preset::Default);
-            presets::check_file(text, preset).map_err(|e| error(e, presets::foreign_key(own, preset)))?;
+            presets::read_file(text, preset).map_err(|e| error(e, presets::foreign_key(own, preset)))?;
         }
         None => toml::from_str::<Config>(text).map(drop).map_err(|e| error(e, String::new()))?,
     }
@@ -259,8 +295,7 @@ mod tests {
         for (text, name) in [(DEFAULT_TOML, "ul-tta"), (PAPER_TOML, "ul-tta:paper")] {
             let config = Config::named(name).unwrap();
             assert_eq!(Config::from_toml(text).unwrap(), config, "{name}");
-            let full = Table::try_from(&config).unwrap();
-            let missing = missing(&full, &text.parse().unwrap(), "");
+            let missing = missing(&config.to_table(), &text.parse().unwrap(), "");
             assert!(missing.is_empty(), "{name}: not documented: {missing:?}");
         }
         assert_eq!(Config::named("ul-tta").unwrap(), Config::default());
@@ -288,8 +323,10 @@ mod tests {
             |set: &[(&str, &str)]| Config::resolve(None, None, None, set).unwrap().state_settings();
         let own = settings(&[]);
         assert_eq!(own["method"].as_str(), Some("ul_tta"));
-        for free in ["guard.window", "unknown.window", "feedback.remember", "advanced.gate_window"] {
-            assert_eq!(settings(&[(free, "64")]), own, "{free}");
+        for free in
+            ["alarms.scenes", "guard.window", "unknown.window", "feedback.remember", "advanced.gate_window"]
+        {
+            assert_eq!(settings(&[(free, "128")]), own, "{free}");
         }
         for kept in ["prototypes.half_life", "advanced.candidates"] {
             assert_ne!(settings(&[(kept, "32")]), own, "{kept}");

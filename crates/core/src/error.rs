@@ -125,6 +125,12 @@ pub enum Error {
         /// The setting that bounds their number.
         setting: &'static str,
     },
+    /// The answers cannot be given by one linear layer.
+    #[error("export: {reason}")]
+    NoLayer {
+        /// Why not.
+        reason: String,
+    },
     /// A label is not a class of the head.
     #[error("feedback: label {label} is not below the number of classes, {classes}")]
     Label {

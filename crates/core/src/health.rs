@@ -1,12 +1,13 @@
 //! [`Health`]: what operators watch when there are no labels.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use crate::Estimate;
 use crate::guard::Standing;
 
 /// What operators watch when there are no labels. Shares are taken over the guard's window, which holds
 /// samples that are no near-copies; maxima over the whole stream.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Health {
     /// Samples answered.
     pub seen: u64,
@@ -46,8 +47,32 @@ pub struct Health {
     pub max_movement: f64,
     /// Whether the session adapts, was restored, or fell back to zero-shot.
     pub standing: Standing,
+    /// Alarms raised since the start: how often the stream has changed.
+    pub alarms: u64,
+    /// Whether alarms have seen enough scenes to notice a change now.
+    pub alarms_ready: bool,
     /// How often the collapse guard fired.
     pub guard_fired: u64,
+    /// Share of the adapted answers that are right, estimated without labels or corrected by those that came.
+    pub estimate: Estimate,
+    /// The same of the zero-shot answers.
+    pub estimate_zero_shot: Estimate,
+    /// The same of the adapted answers over recent scenes (half-life 512 scenes).
+    pub estimate_recent: Estimate,
+    /// The same of the zero-shot answers over recent scenes.
+    pub estimate_recent_zero_shot: Estimate,
+    /// Labels that the estimates rest on.
+    pub estimate_labels: u64,
+    /// Share of the samples whose set of classes is to hold the truth; 0 where no sets are asked for.
+    pub coverage: f64,
+    /// Whether labels back this up; without them the sets are credible sets, as right as the probabilities are.
+    pub coverage_promise: bool,
+    /// Labels that came for samples with sets.
+    pub coverage_labels: u64,
+    /// Share of these labels that the set of their sample held.
+    pub coverage_held: f64,
+    /// Mean number of classes of recent sets.
+    pub set_size: f64,
     /// Bytes carried from sample to sample.
     pub state_bytes: usize,
 }

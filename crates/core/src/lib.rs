@@ -33,9 +33,13 @@
 #![forbid(unsafe_code)]
 
 mod adapter;
+mod alarm;
 mod blocks;
 mod config;
 mod error;
+mod estimate;
+mod explain;
+mod export;
 mod features;
 mod gate;
 mod guard;
@@ -50,8 +54,10 @@ mod persist;
 mod reliability;
 mod scores;
 mod session;
+mod sets;
 mod state;
 mod step;
+mod suggest;
 mod unknown;
 mod window;
 
@@ -62,8 +68,12 @@ pub mod simulate;
 pub mod glossary {}
 
 // For users.
+pub use alarm::{Alarm, AlarmConfig, AlarmKind};
 pub use config::{Config, DEFAULT_TOML};
 pub use error::{Error, Result};
+pub use estimate::{ClassEstimate, Estimate};
+pub use explain::{ExplainedClass, Explanation, Lever, Part, Similar};
+pub use export::{LAYER_ENDINGS, Layer};
 pub use features::{FeatureFile, Features, NORM_TOLERANCE};
 pub use guard::{GuardConfig, Standing};
 pub use head::{Anchor, Head};
@@ -75,12 +85,13 @@ pub use scores::Scores;
 pub use session::Session;
 pub use state::{State, Tensor};
 pub use step::{Row, Step, Temperature, ZeroShotAnswer};
+pub use suggest::{Suggestion, Unlabelled, suggest};
 pub use unknown::{UnknownConfig, UnknownScore};
 
 // For authors of methods.
 pub use adapter::{
-    Adapter, Answer, Batch, Card, ClassDrift, CloneAdapter, Footing, Grouping, Growth, Observed, Prediction,
-    Readout, ScoresRef, ViewsRef, Vitals,
+    Adapter, Answer, Batch, Card, ClassDrift, CloneAdapter, Footing, Grouping, Growth, KeptScene, Observed,
+    Prediction, Readout, ScoresRef, ViewsRef, Vitals,
 };
 pub use blocks::PASS_ROWS;
 pub use gate::{Gate, GateConfig};
@@ -96,3 +107,8 @@ pub mod internal {
     pub use crate::scores::{softmax, softmax_from, summary, top_k, weigh};
     pub use crate::state::STATE_VERSION;
 }
+
+/// The Rust block of the README compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -32,6 +32,11 @@ impl Session {
         state.put("session.maxima", &[t.max_prior_kl, t.max_movement]);
         self.unknown.save(&mut state);
         self.guard.save(&mut state);
+        self.alarms.save(&mut state);
+        self.estimator.save(&mut state);
+        if let Some(sets) = &self.sets {
+            sets.save(&mut state);
+        }
         if let Some(healthy) = &self.healthy {
             state.put_under("healthy.", healthy.clone());
         }
@@ -57,8 +62,13 @@ impl Session {
         let mut fresh = Self::new(self.head.clone(), &self.config)?;
         fresh.learning = self.learning;
         fresh.adapter.load(state)?;
-        fresh.unknown.load(state)?;
+        fresh.unknown.load(state, &self.head)?;
         fresh.guard.load(state)?;
+        fresh.alarms.load(state, self.head.n_classes(), self.head.dim())?;
+        fresh.estimator.load(state)?;
+        if let Some(sets) = &mut fresh.sets {
+            sets.load(state, self.head.n_classes())?;
+        }
         if state.any_under("session.") {
             let [next_id, admitted, flips, unknown, healthy_at, scenes, restarts] =
                 state.counts("session.counts")?;

@@ -4,16 +4,23 @@
 //! 2. `Blocks`: the frozen head scores the rows.
 //! 3. Known? Rows that fit no class are marked `unknown` and do not teach ([`crate::unknown`]).
 //! 4. [`Adapter::step`]: the method answers, gates, accumulates and updates.
-//! 5. [`Guard`]: notes the answers; if they collapse, the method returns to its last healthy state.
+//! 5. [`Estimate`](crate::Estimate): how right the answers are, without labels.
+//! 6. [`Guard`]: notes the answers; if they collapse, the method returns to its last healthy state.
+//! 7. [`Alarm`]: notes the scenes; if they come to differ from those before, an alarm is raised ([`crate::alarm`]).
 
 use std::sync::Arc;
 
-use crate::adapter::{Adapter, Answer, Batch, ClassDrift, Grouping, Memory, Prediction, ScoresRef};
-use crate::blocks::{Blocks, GUARD_ROWS};
+use crate::adapter::{
+    Adapter, Answer, Batch, ClassDrift, Grouping, KeptScene, Memory, Prediction, ScoresRef,
+};
+use crate::alarm::{Alarms, Scene};
+use crate::blocks::{Blocks, GUARD_ROWS, Part};
+use crate::estimate::{self, ClassEstimate, Estimator};
 use crate::guard::{Answered, Guard, Standing, Verdict};
+use crate::sets::Sets;
 use crate::step::ZeroShotAnswer;
 use crate::unknown::Unknown;
-use crate::{Config, Error, Features, Head, Health, Input, Result, Row, Scores, State, Step};
+use crate::{Alarm, Config, Error, Features, Head, Health, Input, Layer, Result, Row, Scores, State, Step};
 
 /// A frozen head and the adapter that keeps it accurate on one stream. A clone is independent of the original.
 #[derive(Clone)]
@@ -23,6 +30,10 @@ pub struct Session {
     pub(crate) adapter: Box<dyn Adapter>,
     pub(crate) unknown: Unknown,
     pub(crate) guard: Guard,
+    pub(crate) alarms: Alarms,
+    pub(crate) estimator: Estimator,
+    /// Where sets of classes are asked for.
+    pub(crate) sets: Option<Sets>,
     /// Last healthy state of the adapter; `None` is the start.
     pub(crate) healthy: Option<State>,
     /// Sample count when the healthy state was remembered.
@@ -52,8 +63,11 @@ impl Session {
         let head = head.into();
         Ok(Self {
             adapter: config.method.build(&head)?,
-            unknown: Unknown::new(&config.unknown),
+            unknown: Unknown::new(&config.unknown, &head),
             guard: Guard::new(&config.guard, head.n_classes()),
+            alarms: Alarms::new(&config.alarms),
+            estimator: Estimator::new(head.n_classes()),
+            sets: Sets::new(config.coverage),
             healthy: None,
             healthy_at: 0,
             next_id: 0,
@@ -73,22 +87,29 @@ impl Session {
         self.check(&input)?;
         let head = self.head.clone();
         let mut answers = Answers::new(&input, head.n_classes());
+        answers.keep_known = self.unknown.enabled();
         let mut weights = Scores::default();
         for block in Blocks::new(&head, &input, self.joint()) {
             for rows in block.parts(self.next_id) {
                 let part = block.part(rows, &mut weights);
-                // Judged by the frozen model alone: what was learnt cannot make an unknown sample look known.
-                let unknown: Vec<bool> = part.frozen.iter().map(|row| self.unknown.judge(row)).collect();
+                // What was learnt has no say: it cannot make an unknown sample look known.
+                let verdicts = (0..part.rows()).map(|row| self.unknown.judge(part.seen(row)));
+                let unknown = answers.take_verdicts(verdicts);
                 let learn: Vec<bool> = (0..unknown.len())
                     .map(|row| self.learning && part.may_learn(row) && !unknown[row])
                     .collect();
-                let batch = part.batch(self.next_id, &learn);
+                let mut batch = part.batch(self.next_id, &learn);
+                batch.keep_scores |= self.sets.is_some();
                 let prediction = match self.guard.standing() {
                     Standing::ZeroShot => Prediction::frozen(&batch),
                     Standing::Healthy | Standing::Restored => self.adapter.step(&batch),
                 };
+                if let Some(sets) = &mut self.sets {
+                    answers.push_sets(&prediction, |row, probs| sets.give(self.next_id + row as u64, probs));
+                }
                 let scenes = self.totals.scenes;
                 self.count(&batch, &prediction, &unknown);
+                self.look_out(&part, &batch, &prediction, &mut answers.alarms);
                 self.next_id += batch.rows() as u64;
                 if self.next_id.is_multiple_of(GUARD_ROWS) {
                     self.watch();
@@ -105,20 +126,26 @@ impl Session {
         let input = input.into();
         self.check(&input)?;
         let mut answers = Answers::new(&input, self.head.n_classes());
+        answers.keep_known = self.unknown.enabled();
         let mut weights = Scores::default();
         let mut next_id = self.next_id;
         for block in Blocks::new(&self.head, &input, self.joint()) {
             for rows in block.parts(next_id) {
                 let part = block.part(rows, &mut weights);
-                let unknown: Vec<bool> = part.frozen.iter().map(|row| self.unknown.is_unknown(row)).collect();
+                let verdicts = (0..part.rows()).map(|row| self.unknown.is_unknown(part.seen(row)));
+                let unknown = answers.take_verdicts(verdicts);
                 let learn: Vec<bool> = (0..unknown.len())
                     .map(|row| self.learning && part.may_learn(row) && !unknown[row])
                     .collect();
-                let batch = part.batch(next_id, &learn);
+                let mut batch = part.batch(next_id, &learn);
+                batch.keep_scores |= self.sets.is_some();
                 let prediction = match self.guard.standing() {
                     Standing::ZeroShot => Prediction::frozen(&batch),
                     Standing::Healthy | Standing::Restored => self.adapter.predict(&batch),
                 };
+                if let Some(sets) = &self.sets {
+                    answers.push_sets(&prediction, |_, probs| sets.of(probs));
+                }
                 next_id += batch.rows() as u64;
                 answers.push(&batch, prediction, &unknown, self.totals.scenes, false);
             }
@@ -133,7 +160,8 @@ impl Session {
         Ok(step.rows.iter().map(|row| row.admitted).collect())
     }
 
-    /// A delayed label for an earlier sample. `false` if the method has no use for labels, or learning is stopped.
+    /// A delayed label for an earlier sample: it corrects the estimate of accuracy and the sets, and teaches. `false` if
+    /// the method has no use for it, or learning is stopped; while learning is stopped it counts for nothing.
     pub fn feedback(&mut self, id: u64, label: usize) -> Result<bool> {
         let classes = self.head.n_classes();
         if label >= classes {
@@ -142,7 +170,44 @@ impl Session {
         if !self.learning {
             return Ok(false);
         }
-        self.adapter.feedback(id, label)
+        let used = self.adapter.feedback(id, label)?;
+        self.estimator.label(id, label);
+        if let Some(sets) = &mut self.sets {
+            sets.label(id, label);
+        }
+        Ok(used)
+    }
+
+    /// A label for an earlier sample that counts at once: rows that look like the sample are answered by it from the next one
+    /// on, and what the sample had taught by itself is withdrawn. A label for a near-copy is one for its scene. `false`
+    /// if the method has no use for it, or learning is stopped.
+    ///
+    /// [`feedback`](Self::feedback) is for labels that only measure and calibrate.
+    pub fn correct(&mut self, id: u64, label: usize) -> Result<bool> {
+        let classes = self.head.n_classes();
+        if label >= classes {
+            return Err(Error::Label { label, classes });
+        }
+        if !self.learning {
+            return Ok(false);
+        }
+        self.adapter.correct(id, label)
+    }
+
+    /// Takes back a label given with [`correct`](Self::correct): what it had changed is as if it had not been given, but for
+    /// what later rows have taught meanwhile. `false` if there is none for this sample.
+    pub fn withdraw(&mut self, id: u64) -> bool {
+        self.adapter.withdraw(id)
+    }
+
+    /// The labels that count, by the ids of their samples, in the order in which they were given.
+    pub fn corrections(&self) -> Vec<(u64, usize)> {
+        self.adapter.corrections()
+    }
+
+    /// The earlier scenes whose features are kept, oldest first.
+    pub fn kept(&self) -> Vec<KeptScene> {
+        self.adapter.kept()
     }
 
     /// Which samples delayed labels can be for; `None` if the method has no use for labels.
@@ -155,11 +220,11 @@ impl Session {
         input.check(&self.head, self.adapter.card())
     }
 
-    fn joint(&self) -> bool {
+    pub(crate) fn joint(&self) -> bool {
         self.adapter.card().grouping == Grouping::Joint
     }
 
-    /// Notes the answers of a part, for health and guard.
+    /// Notes the answers of a part, for health, estimates and guard.
     fn count(&mut self, batch: &Batch<'_>, prediction: &Prediction, unknown: &[bool]) {
         for (row, answer) in prediction.answers.iter().enumerate() {
             let frozen = &batch.frozen[row];
@@ -174,10 +239,44 @@ impl Session {
                     admitted: answer.admitted,
                 });
             }
+            self.estimator.push(
+                &estimate::Answered {
+                    id: batch.first_id + row as u64,
+                    label: answer.label,
+                    prob: answer.prob,
+                    frozen_label: frozen.label,
+                    frozen_prob: answer.prob_frozen,
+                    copy: answer.copy,
+                    unknown: unknown[row],
+                    features: batch.features.row(row),
+                    logits: batch.zero_shot.row(row),
+                },
+                &self.head,
+            );
             self.totals.scenes += u64::from(begins_scene(batch, row, answer));
             self.totals.admitted += u64::from(answer.admitted);
             self.totals.flips += u64::from(answer.label != frozen.label);
             self.totals.unknown += u64::from(unknown[row]);
+        }
+    }
+
+    /// Shows the rows of a part to the alarms, but those that the caller marked. Rows that fit no class count: strangers
+    /// are a change, too.
+    fn look_out(
+        &mut self,
+        part: &Part<'_>,
+        batch: &Batch<'_>,
+        prediction: &Prediction,
+        raised: &mut Vec<Alarm>,
+    ) {
+        for (row, answer) in prediction.answers.iter().enumerate().filter(|(row, _)| part.may_learn(*row)) {
+            let scene = Scene {
+                id: batch.first_id + row as u64,
+                features: batch.features.row(row),
+                logits: batch.zero_shot.row(row),
+                class: batch.frozen[row].label as u32,
+            };
+            raised.extend(self.alarms.push(&scene, answer.copy));
         }
     }
 
@@ -198,8 +297,9 @@ impl Session {
             }
             Verdict::Restore | Verdict::FallBack => {
                 self.totals.restarts += vitals.restarts;
-                let healthy = self.healthy.take();
-                if healthy.is_none_or(|state| self.adapter.load(&state).is_err()) {
+                // Without a healthy state, all that was learnt from the stream goes; what somebody said stays.
+                let healthy = self.healthy.take().unwrap_or_default();
+                if self.adapter.load(&healthy).is_err() {
                     self.adapter.reset();
                 }
             }
@@ -219,8 +319,11 @@ impl Session {
     /// Back to the start. Ids start again, too.
     pub fn reset(&mut self) {
         self.adapter.reset();
-        self.unknown = Unknown::new(&self.config.unknown);
+        self.unknown = Unknown::new(&self.config.unknown, &self.head);
         self.guard = Guard::new(&self.config.guard, self.head.n_classes());
+        self.alarms = Alarms::new(&self.config.alarms);
+        self.estimator = Estimator::new(self.head.n_classes());
+        self.sets = Sets::new(self.config.coverage);
         self.healthy = None;
         self.healthy_at = 0;
         self.next_id = 0;
@@ -230,6 +333,8 @@ impl Session {
     /// Health now.
     pub fn health(&self) -> Health {
         let vitals = self.adapter.vitals();
+        let estimates = self.estimator.estimates();
+        let sets = self.sets.as_ref().map(Sets::health).unwrap_or_default();
         Health {
             seen: self.next_id,
             scenes: self.totals.scenes,
@@ -250,16 +355,63 @@ impl Session {
             max_prior_kl: self.totals.max_prior_kl.max(vitals.prior_kl),
             max_movement: self.totals.max_movement.max(vitals.movement_max),
             standing: self.guard.standing(),
+            alarms: self.alarms.raised(),
+            alarms_ready: self.alarms.is_ready(),
             guard_fired: self.guard.fired(),
+            estimate: estimates.whole[0],
+            estimate_zero_shot: estimates.whole[1],
+            estimate_recent: estimates.recent[0],
+            estimate_recent_zero_shot: estimates.recent[1],
+            estimate_labels: estimates.labels,
+            coverage: sets.coverage,
+            coverage_promise: sets.promise,
+            coverage_labels: sets.labels,
+            coverage_held: sets.held,
+            set_size: sets.size,
             state_bytes: vitals.state_bytes
                 + self.guard.bytes()
+                + self.alarms.bytes()
+                + self.estimator.bytes()
+                + self.sets.as_ref().map_or(0, Sets::bytes)
                 + self.healthy.as_ref().map_or(0, State::bytes),
         }
+    }
+
+    /// The last alarms, oldest first: at most 16. [`Step::alarms`] has those of a step.
+    pub fn alarms(&self) -> Vec<Alarm> {
+        self.alarms.kept().copied().collect()
     }
 
     /// Per class: how far its prototype moved, its prior, its evidence. Empty where the method has none.
     pub fn per_class(&self) -> Vec<ClassDrift> {
         self.adapter.per_class()
+    }
+
+    /// The answers as they are now, as one linear layer for a device that cannot adapt. A near-copy of the scene at hand
+    /// is answered by the layer as every other row.
+    pub fn layer(&self) -> Result<Layer> {
+        if self.head.anchors_apart().is_some() {
+            let reason = "the head keeps several anchors per class apart; fold them into one each first";
+            return Err(Error::NoLayer { reason: reason.into() });
+        }
+        if self.guard.standing() == Standing::ZeroShot {
+            return Ok(Layer::frozen(&self.head));
+        }
+        self.adapter.layer(&self.head).ok_or_else(|| {
+            let method = self.adapter.card().name.replace('_', "-");
+            Error::NoLayer { reason: format!("the answers of the method {method} are no linear layer") }
+        })
+    }
+
+    /// Per class: how often the answers that name it are right, by estimate.
+    pub fn class_estimates(&self) -> Vec<ClassEstimate> {
+        self.estimator.per_class()
+    }
+
+    /// What the estimate of the stream's accuracy is made of, for fits of its constants.
+    #[doc(hidden)]
+    pub fn estimate_ingredients(&self) -> [f64; 11] {
+        self.estimator.ingredients()
     }
 
     /// Samples admitted as teachers since the start.
@@ -300,26 +452,35 @@ impl std::fmt::Debug for Session {
 }
 
 /// The answers of a step, gathered part by part.
-struct Answers {
+pub(crate) struct Answers {
     rows: Vec<Row>,
+    sets: Vec<Vec<u32>>,
+    /// Scores of *known*, if wanted.
+    known: Vec<f32>,
+    keep_known: bool,
     zero_shot: Scores,
     prediction: Prediction,
     keep_scores: bool,
+    alarms: Vec<Alarm>,
 }
 
 impl Answers {
-    fn new(input: &Input<'_>, classes: usize) -> Self {
+    pub(crate) fn new(input: &Input<'_>, classes: usize) -> Self {
         Self {
             rows: Vec::with_capacity(input.features.rows()),
+            sets: Vec::new(),
+            known: Vec::new(),
+            keep_known: false,
             zero_shot: Scores::zeros(0, classes),
             prediction: Prediction { scores: Scores::zeros(0, classes), ..Default::default() },
             keep_scores: input.keep_scores,
+            alarms: Vec::new(),
         }
     }
 
     /// Takes in the answers of a part. `scenes` began before it; `in_turn` if its rows follow one another, and do not
     /// stand each by itself.
-    fn push(
+    pub(crate) fn push(
         &mut self,
         batch: &Batch<'_>,
         prediction: Prediction,
@@ -348,14 +509,40 @@ impl Answers {
         }
     }
 
-    fn push_zero_shot(&mut self, scores: ScoresRef<'_>) {
+    /// Takes in what the judge says of a part's rows: which are unknown.
+    fn take_verdicts(&mut self, verdicts: impl Iterator<Item = (bool, f32)>) -> Vec<bool> {
+        let (unknown, scores): (Vec<bool>, Vec<f32>) = verdicts.unzip();
+        if self.keep_known {
+            self.known.extend(scores);
+        }
+        unknown
+    }
+
+    /// Takes in the sets of a part's rows, each from its probabilities.
+    fn push_sets(&mut self, prediction: &Prediction, mut set: impl FnMut(usize, &[f32]) -> Vec<u32>) {
+        let mut probs = vec![0.0; prediction.scores.classes()];
+        for row in 0..prediction.answers.len() {
+            prediction.emitted(row, &mut probs);
+            self.sets.push(set(row, &probs));
+        }
+    }
+
+    pub(crate) fn push_zero_shot(&mut self, scores: ScoresRef<'_>) {
         if self.keep_scores {
             self.zero_shot.append(scores);
         }
     }
 
-    fn into_step(self, health: Health) -> Step {
-        Step { rows: self.rows, zero_shot: self.zero_shot, prediction: self.prediction, health }
+    pub(crate) fn into_step(self, health: Health) -> Step {
+        Step {
+            rows: self.rows,
+            sets: self.sets,
+            known: self.known,
+            zero_shot: self.zero_shot,
+            prediction: self.prediction,
+            alarms: self.alarms,
+            health,
+        }
     }
 }
 

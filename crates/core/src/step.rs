@@ -1,13 +1,13 @@
 //! [`Step`]: what came of one block of samples.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::adapter::Prediction;
 use crate::scores::{softmax_from, top_k};
-use crate::{Health, Scores};
+use crate::{Alarm, Health, Scores};
 
 /// The zero-shot answer for a row.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ZeroShotAnswer {
     /// The class the frozen model answers.
     pub label: usize,
@@ -16,7 +16,7 @@ pub struct ZeroShotAnswer {
 }
 
 /// The answer for a row, the adapted one beside the frozen one.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// Id of the sample, for feedback: samples are numbered in arrival order.
     pub id: u64,
@@ -53,10 +53,16 @@ pub enum Temperature {
 pub struct Step {
     /// One answer per sample.
     pub rows: Vec<Row>,
+    /// The set of classes of each sample, the most probable first; none unless `coverage` is set.
+    pub sets: Vec<Vec<u32>>,
+    /// How well each sample fits the known ones, the score that `unknown` goes by; none where rejection is off.
+    pub known: Vec<f32>,
     /// The frozen model's logits; empty unless scores are kept.
     pub zero_shot: Scores,
     /// The adapter's logits and temperatures; empty unless scores are kept.
     pub prediction: Prediction,
+    /// Alarms raised in this step.
+    pub alarms: Vec<Alarm>,
     /// Health after this step.
     pub health: Health,
 }

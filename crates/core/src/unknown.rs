@@ -1,7 +1,10 @@
 //! Open-set rejection: samples that fit no class are reported as unknown and never teach.
 //!
-//! Both scores are log-odds or log-densities of the *frozen* model, so adaptation cannot talk itself into
-//! accepting strangers. A sample is unknown if `score < threshold + log-odds(share) − log-odds(share expected)`:
+//! No score looks at what was learnt, so adaptation cannot talk itself into accepting strangers. `max_softmax` and `energy`
+//! are log-odds or log-densities of the frozen model; `cone` compares an image with the stream's own images, too.
+//!
+//! By *cost* (`cost = 0.05`: at most 5 % of the known are rejected) the threshold follows the stream, strangers or not.
+//! Else a sample is unknown if `score < threshold + log-odds(share) − log-odds(share expected)`:
 //! where unknown samples have been common lately, the threshold is higher. The share adapts slowly and moves the
 //! threshold by at most `MOST_SHIFT`, because it is counted from the verdicts that the threshold gives.
 
@@ -10,7 +13,13 @@ use serde::{Deserialize, Serialize};
 use crate::config::in_range;
 use crate::scores::Summary;
 use crate::window::OrderedWindow;
-use crate::{Error, Result, State};
+use crate::{Error, Head, Result, State};
+
+mod cone;
+mod cost;
+
+use cone::Cone;
+use cost::Cost;
 
 /// Which score decides that a sample is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,14 +32,18 @@ pub enum UnknownScore {
     MaxSoftmax,
     /// log Σ exp(logits) of the frozen model (the negative free energy).
     Energy,
+    /// Fit to a class's text among the stream's images, and side of the stream's cone of images. The best measured.
+    Cone,
 }
 
 /// Settings of open-set rejection.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct UnknownConfig {
-    /// Which score decides that a sample is unknown: `off`, `max_softmax` or `energy`.
+    /// Which score decides that a sample is unknown: `off`, `max_softmax`, `energy` or `cone`.
     pub score: UnknownScore,
+    /// Share of the known samples that may be rejected, whatever the score; 0 goes by `quantile` or `threshold`.
+    pub cost: f64,
     /// Fixed threshold: for `max_softmax` a probability, for `energy` a log-sum of logits. Used when `quantile` is 0.
     pub threshold: f64,
     /// Threshold at this quantile of the scores of recent samples; 0 means the fixed threshold.
@@ -47,6 +60,7 @@ impl Default for UnknownConfig {
     fn default() -> Self {
         Self {
             score: UnknownScore::Off,
+            cost: 0.0,
             threshold: 0.2,
             quantile: 0.0,
             window: 512,
@@ -73,7 +87,12 @@ impl UnknownConfig {
     }
 
     pub(crate) fn check(&self) -> Result<()> {
+        in_range("unknown.cost", self.cost, 0.0..=0.5)?;
         in_range("unknown.quantile", self.quantile, 0.0..=1.0)?;
+        if self.score == UnknownScore::Cone && self.cost == 0.0 && self.quantile == 0.0 {
+            let reason = "the score \"cone\" has no fixed threshold; expected unknown.cost, such as 0.05";
+            return Err(Error::config("unknown.cost", reason));
+        }
         in_range("unknown.share", self.share, SHARE_BOUNDS.0..=SHARE_BOUNDS.1)?;
         in_range("unknown.share_half_life", self.share_half_life, 1.0..=1e12)?;
         in_range("unknown.window", self.window as f64, MIN_FILL as f64..=1e6)?;
@@ -98,14 +117,32 @@ pub struct Unknown {
     config: UnknownConfig,
     scores: OrderedWindow,
     share: f64,
+    /// For the score `cone`.
+    cone: Option<Box<Cone>>,
+    /// Where the threshold goes by cost.
+    cost: Option<Cost>,
+}
+
+/// A sample as the judge sees it.
+#[derive(Clone, Copy)]
+pub struct Seen<'a> {
+    /// Summary of the frozen model's logits.
+    pub frozen: &'a Summary,
+    /// The frozen model's logits.
+    pub logits: &'a [f32],
+    /// The image's features.
+    pub features: &'a [f32],
 }
 
 impl Unknown {
-    pub(crate) fn new(config: &UnknownConfig) -> Self {
-        let window = if config.score == UnknownScore::Off { 0 } else { config.window };
+    pub(crate) fn new(config: &UnknownConfig, head: &Head) -> Self {
+        let on = config.score != UnknownScore::Off;
+        let window = if on && config.cost == 0.0 { config.window } else { 0 };
         Self {
             scores: OrderedWindow::new(window, config.quantile),
             share: config.share,
+            cone: (config.score == UnknownScore::Cone).then(|| Box::new(Cone::new(head))),
+            cost: (on && config.cost > 0.0).then(Cost::default),
             config: config.clone(),
         }
     }
@@ -120,18 +157,31 @@ impl Unknown {
         if self.enabled() { self.share } else { 0.0 }
     }
 
+    /// The score of the frozen model.
     fn score(&self, frozen: &Summary) -> f64 {
         match self.config.score {
-            UnknownScore::Off => f64::INFINITY,
+            UnknownScore::Off | UnknownScore::Cone => f64::INFINITY,
             UnknownScore::MaxSoftmax => log_odds(frozen.prob as f64),
             UnknownScore::Energy => frozen.log_sum as f64,
         }
     }
 
-    /// Whether a sample is unknown. The running share and the window stay as they are.
-    pub fn is_unknown(&self, frozen: &Summary) -> bool {
+    /// Whether a sample is unknown, and its score. The running share and the window stay as they are.
+    pub fn is_unknown(&self, seen: Seen<'_>) -> (bool, f32) {
         if !self.enabled() {
-            return false;
+            return (false, 0.0);
+        }
+        let score = match &self.cone {
+            Some(cone) => cone.score(seen.features, seen.logits),
+            None => self.score(seen.frozen),
+        };
+        (self.below(score), score as f32)
+    }
+
+    /// Whether a score is below the threshold of the time.
+    fn below(&self, score: f64) -> bool {
+        if let Some(cost) = &self.cost {
+            return cost.threshold().is_some_and(|threshold| score < threshold);
         }
         let threshold = if self.config.quantile > 0.0 {
             match self.scores.quantile() {
@@ -144,20 +194,31 @@ impl Unknown {
             self.config.threshold
         };
         let shift = log_odds(self.share) - log_odds(self.config.expected());
-        self.score(frozen) < threshold + shift.clamp(-MOST_SHIFT, MOST_SHIFT)
+        score < threshold + shift.clamp(-MOST_SHIFT, MOST_SHIFT)
     }
 
-    /// Whether a sample is unknown; updates the running share and the window.
-    pub fn judge(&mut self, frozen: &Summary) -> bool {
+    /// Whether a sample is unknown, and its score; updates the running share and the window.
+    pub fn judge(&mut self, seen: Seen<'_>) -> (bool, f32) {
         if !self.enabled() {
-            return false;
+            return (false, 0.0);
         }
-        let unknown = self.is_unknown(frozen);
-        self.scores.push(self.score(frozen) as f32);
+        // By cost, strangers are looked for in the part of the score in which they lie apart.
+        let (score, signal) = match &mut self.cone {
+            Some(cone) => {
+                let told = cone.observe(seen.features, seen.logits, seen.frozen.label);
+                (told.score, told.side)
+            }
+            None => (self.score(seen.frozen), self.score(seen.frozen)),
+        };
+        let unknown = self.below(score);
+        match &mut self.cost {
+            Some(cost) => cost.push(score, signal, self.config.cost),
+            None => self.scores.push(score as f32),
+        }
         let keep = 0.5f64.powf(1.0 / self.config.share_half_life);
         self.share = (keep * self.share + (1.0 - keep) * f64::from(u8::from(unknown)))
             .clamp(SHARE_BOUNDS.0, SHARE_BOUNDS.1);
-        unknown
+        (unknown, score as f32)
     }
 
     pub(crate) fn save(&self, state: &mut State) {
@@ -166,15 +227,30 @@ impl Unknown {
             state.put("unknown.scores", &self.scores.values());
             state.put("unknown.share", &[self.share]);
         }
+        if let Some(cone) = &self.cone {
+            cone.save(state);
+        }
+        if let Some(cost) = &self.cost {
+            cost.save(state);
+        }
     }
 
-    pub(crate) fn load(&mut self, state: &State) -> Result<()> {
-        let mut fresh = Self::new(&self.config);
+    pub(crate) fn load(&mut self, state: &State, head: &Head) -> Result<()> {
+        let mut fresh = Self::new(&self.config, head);
         if self.enabled() && state.any_under("unknown.") {
             let scores = state.get::<f32>("unknown.scores")?;
             // The newest scores, if the state holds more than this window; none, if they are scores of another kind.
             if state.counts("unknown.kind")? == [self.config.score as u64] {
-                fresh.scores = OrderedWindow::from_values(self.config.window, self.config.quantile, scores);
+                if fresh.cost.is_none() {
+                    fresh.scores =
+                        OrderedWindow::from_values(self.config.window, self.config.quantile, scores);
+                }
+                if let Some(cone) = fresh.cone.as_mut().filter(|_| state.any_under("unknown.cone.")) {
+                    cone.load(state)?;
+                }
+                if let Some(cost) = fresh.cost.as_mut().filter(|_| state.any_under("unknown.cost.")) {
+                    cost.load(state)?;
+                }
             }
             fresh.share = state.scalar::<f64>("unknown.share")?.clamp(SHARE_BOUNDS.0, SHARE_BOUNDS.1);
         }
@@ -187,8 +263,24 @@ impl Unknown {
 mod tests {
     use super::*;
 
-    fn sample(prob: f32) -> Summary {
-        Summary { prob, log_sum: prob * 10.0, ..Default::default() }
+    /// A judge, and samples of which the frozen model is more or less sure.
+    struct Judge(Unknown);
+
+    impl Judge {
+        fn new(config: &UnknownConfig) -> Self {
+            let head = Head::new(vec![1.0, 0.0, 0.0, 1.0], 2, ["a", "b"], 10.0).unwrap();
+            Self(Unknown::new(config, &head))
+        }
+
+        fn judge(&mut self, prob: f32) -> bool {
+            let frozen = Summary { prob, log_sum: prob * 10.0, ..Default::default() };
+            self.0.judge(Seen { frozen: &frozen, logits: &[0.0; 2], features: &[1.0, 0.0] }).0
+        }
+
+        fn is_unknown(&self, prob: f32) -> bool {
+            let frozen = Summary { prob, log_sum: prob * 10.0, ..Default::default() };
+            self.0.is_unknown(Seen { frozen: &frozen, logits: &[0.0; 2], features: &[1.0, 0.0] }).0
+        }
     }
 
     #[test]
@@ -199,15 +291,15 @@ mod tests {
             share_half_life: 10.0,
             ..Default::default()
         };
-        let mut unknown = Unknown::new(&config);
-        assert!(unknown.judge(&sample(0.4)));
-        assert!(!unknown.judge(&sample(0.9)));
+        let mut unknown = Judge::new(&config);
+        assert!(unknown.judge(0.4));
+        assert!(!unknown.judge(0.9));
         for _ in 0..200 {
-            unknown.judge(&sample(0.1));
+            unknown.judge(0.1);
         }
-        assert!(unknown.share() > 0.8);
-        assert!(unknown.is_unknown(&sample(0.55)), "where strangers are common, less is needed");
-        assert!(!unknown.is_unknown(&sample(0.6)), "but not much less");
+        assert!(unknown.0.share() > 0.8);
+        assert!(unknown.is_unknown(0.55), "where strangers are common, less is needed");
+        assert!(!unknown.is_unknown(0.6), "but not much less");
     }
 
     #[test]
@@ -218,8 +310,8 @@ mod tests {
             share_half_life: 1e6,
             ..Default::default()
         };
-        let mut unknown = Unknown::new(&config);
-        let n = (0..1000).filter(|i| unknown.judge(&sample((i * 37 % 100) as f32 / 100.0))).count();
+        let mut unknown = Judge::new(&config);
+        let n = (0..1000).filter(|i| unknown.judge((i * 37 % 100) as f32 / 100.0)).count();
         assert!((60..=110).contains(&n), "{n}");
     }
 
@@ -227,9 +319,9 @@ mod tests {
     fn a_share_asked_for_is_about_the_share_rejected() {
         for quantile in [0.05, 0.2, 0.5] {
             let config = UnknownConfig { score: UnknownScore::MaxSoftmax, quantile, ..Default::default() };
-            let mut unknown = Unknown::new(&config);
+            let mut unknown = Judge::new(&config);
             let n = 20_000;
-            let rejected = (0..n).filter(|i| unknown.judge(&sample((i * 37 % 97) as f32 / 97.0))).count();
+            let rejected = (0..n).filter(|i| unknown.judge((i * 37 % 97) as f32 / 97.0)).count();
             let share = rejected as f64 / n as f64;
             assert!((share / quantile - 1.0).abs() < 0.25, "{quantile}: {share}");
         }
@@ -237,8 +329,8 @@ mod tests {
 
     #[test]
     fn off_by_default() {
-        let mut unknown = Unknown::new(&Default::default());
-        assert!(!unknown.judge(&sample(0.0)));
-        assert_eq!(unknown.share(), 0.0);
+        let mut unknown = Judge::new(&Default::default());
+        assert!(!unknown.judge(0.0));
+        assert_eq!(unknown.0.share(), 0.0);
     }
 }

@@ -9,7 +9,8 @@ use rand_pcg::rand_core::{Rng, SeedableRng};
 use crate::Result;
 use crate::config::{Preprocess, Resize};
 use crate::decode::Picture;
-use crate::preprocess::{Frame, normalise, resized};
+use crate::preprocess::normalise;
+use crate::resize::{Frame, resized};
 
 /// Smallest share of the picture that a view shows.
 pub const MIN_AREA: f64 = 0.8;

@@ -44,6 +44,10 @@ pub enum VisionPool {
     ClassToken,
     /// A learnt query attends to the patches: SigLIP.
     Attention,
+    /// The mean of a grid of convolutions attends to the grid: CLIP's residual networks. So many blocks make each
+    /// of its four stages; a place of the grid is a patch, `blocks` tells the attention's sizes and, as `hidden`,
+    /// the width inside of the last stage's blocks.
+    MeanQuery([usize; 4]),
 }
 
 /// Sizes of the text tower.
@@ -158,7 +162,7 @@ impl VisionConfig {
 
     /// Number of tokens.
     pub fn tokens(&self) -> usize {
-        self.patches() + usize::from(self.pool == VisionPool::ClassToken)
+        self.patches() + usize::from(self.pool != VisionPool::Attention)
     }
 }
 
@@ -175,7 +179,7 @@ impl ModelConfig {
         let config = match tensors.layout() {
             Layout::HfClip => hf_clip(folder),
             Layout::HfSiglip => hf_siglip(folder),
-            Layout::OpenClip | Layout::OpenClipTimm => open_clip(folder, tensors),
+            Layout::OpenClip | Layout::OpenClipTimm | Layout::OpenClipResNet => open_clip(folder, tensors),
         }?;
         config.check(folder)?;
         Ok(config)
@@ -198,6 +202,16 @@ impl ModelConfig {
         let VisionConfig { image_size, patch, .. } = self.vision;
         if patch == 0 || image_size < patch || image_size > 1 << 13 {
             return bad(format!("vision: patches of {patch} in an image of {image_size}"));
+        }
+        if let VisionPool::MeanQuery(stages) = self.vision.pool {
+            let width = self.vision.blocks.width;
+            let depth: usize = stages.iter().fold(0, |sum, &n| sum.saturating_add(n));
+            if !width.is_multiple_of(64) || !image_size.is_multiple_of(patch) || depth > 1 << 10 {
+                return bad(format!(
+                    "vision: a residual network of width {width} / 32 with stages {stages:?} for images of \
+                     {image_size}; expected an even width, stages of 1024 blocks at most and a multiple of {patch}"
+                ));
+            }
         }
         if self.text.context < 2 || self.text.context > 1 << 16 || self.text.vocabulary < 3 || self.dim == 0 {
             return bad(format!(
@@ -277,55 +291,80 @@ impl HfTower {
     }
 }
 
+/// What `transformers` takes for granted of a family of models where its file is silent.
+struct HfFamily {
+    patch: usize,
+    pool: VisionPool,
+    vocabulary: usize,
+    context: usize,
+    /// Width, hidden width and heads of the text tower. Those of the image tower are the same for all families.
+    text: (usize, usize, usize),
+    causal: bool,
+    activation: &'static str,
+    eps: f32,
+    tokens: TokenKind,
+    preprocess: fn(usize) -> Preprocess,
+}
+
 fn hf_clip(folder: &Path) -> Result<ModelConfig> {
-    let path = folder.join(HF_CONFIG);
-    let config: HfConfig = read_json(&path)?;
-    let (v, t) = (&config.vision_config, &config.text_config);
-    let image_size = v.image_size.unwrap_or(224);
-    let vision = VisionConfig {
-        image_size,
-        patch: v.patch_size.unwrap_or(32),
-        blocks: v.blocks((768, 3072, 12), "quick_gelu", 1e-5, &path)?,
+    let family = HfFamily {
+        patch: 32,
         pool: VisionPool::ClassToken,
-    };
-    let text = TextConfig {
-        vocabulary: t.vocab_size.unwrap_or(49408),
-        context: t.max_position_embeddings.unwrap_or(77),
-        blocks: t.blocks((512, 2048, 8), "quick_gelu", 1e-5, &path)?,
+        vocabulary: 49408,
+        context: 77,
+        text: (512, 2048, 8),
         causal: true,
-    };
-    Ok(ModelConfig {
-        vision,
-        text,
-        dim: config.projection_dim.unwrap_or(512),
-        preprocess: hf_preprocess(folder, Preprocess::openai(image_size))?,
+        activation: "quick_gelu",
+        eps: 1e-5,
         tokens: TokenKind::Clip,
-    })
+        preprocess: Preprocess::openai,
+    };
+    hf_model(folder, family, |config, _| config.projection_dim.unwrap_or(512))
 }
 
 fn hf_siglip(folder: &Path) -> Result<ModelConfig> {
+    let family = HfFamily {
+        patch: 16,
+        pool: VisionPool::Attention,
+        vocabulary: 32000,
+        context: 64,
+        text: (768, 3072, 12),
+        causal: false,
+        activation: "gelu_pytorch_tanh",
+        eps: 1e-6,
+        tokens: TokenKind::Unigram,
+        preprocess: Preprocess::siglip,
+    };
+    hf_model(folder, family, |config, text| config.text_config.projection_size.unwrap_or(text.blocks.width))
+}
+
+fn hf_model(
+    folder: &Path,
+    family: HfFamily,
+    dim: fn(&HfConfig, &TextConfig) -> usize,
+) -> Result<ModelConfig> {
     let path = folder.join(HF_CONFIG);
     let config: HfConfig = read_json(&path)?;
     let (v, t) = (&config.vision_config, &config.text_config);
     let image_size = v.image_size.unwrap_or(224);
     let vision = VisionConfig {
         image_size,
-        patch: v.patch_size.unwrap_or(16),
-        blocks: v.blocks((768, 3072, 12), "gelu_pytorch_tanh", 1e-6, &path)?,
-        pool: VisionPool::Attention,
+        patch: v.patch_size.unwrap_or(family.patch),
+        blocks: v.blocks((768, 3072, 12), family.activation, family.eps, &path)?,
+        pool: family.pool,
     };
     let text = TextConfig {
-        vocabulary: t.vocab_size.unwrap_or(32000),
-        context: t.max_position_embeddings.unwrap_or(64),
-        blocks: t.blocks((768, 3072, 12), "gelu_pytorch_tanh", 1e-6, &path)?,
-        causal: false,
+        vocabulary: t.vocab_size.unwrap_or(family.vocabulary),
+        context: t.max_position_embeddings.unwrap_or(family.context),
+        blocks: t.blocks(family.text, family.activation, family.eps, &path)?,
+        causal: family.causal,
     };
     Ok(ModelConfig {
-        dim: t.projection_size.unwrap_or(text.blocks.width),
-        preprocess: hf_preprocess(folder, Preprocess::siglip(image_size))?,
+        dim: dim(&config, &text),
+        preprocess: hf_preprocess(folder, (family.preprocess)(image_size))?,
         vision,
         text,
-        tokens: TokenKind::Unigram,
+        tokens: family.tokens,
     })
 }
 
@@ -390,12 +429,20 @@ struct OpenClipModel {
 #[derive(Deserialize)]
 struct OpenClipVision {
     image_size: Option<usize>,
-    layers: Option<usize>,
+    layers: Option<OpenClipLayers>,
     width: Option<usize>,
     head_width: Option<usize>,
     mlp_ratio: Option<f64>,
     patch_size: Option<usize>,
     timm_model_name: Option<String>,
+}
+
+/// Blocks of a transformer, or of the four stages of a residual network.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum OpenClipLayers {
+    Blocks(usize),
+    Stages([usize; 4]),
 }
 
 #[derive(Deserialize)]
@@ -428,12 +475,27 @@ fn open_clip(folder: &Path, tensors: &Tensors) -> Result<ModelConfig> {
     let gelu = if model.quick_gelu { Activation::QuickGelu } else { Activation::Gelu };
     let image_size = v.image_size.unwrap_or(224);
     let ratio = |width: usize, ratio: Option<f64>| (width as f64 * ratio.unwrap_or(4.0)) as usize;
-    let (patch, blocks, pool) = match &v.timm_model_name {
-        None => {
+    let (patch, blocks, pool) = match (&v.timm_model_name, &v.layers) {
+        (None, Some(OpenClipLayers::Stages(stages))) => {
+            let width = v.width.unwrap_or(64).saturating_mul(32);
+            let blocks = BlockConfig {
+                width,
+                layers: stages.iter().fold(0, |sum, &n| sum.saturating_add(n)),
+                heads: width / v.head_width.unwrap_or(64).max(1),
+                hidden: width / 4,
+                activation: Activation::Relu,
+                eps: 1e-5,
+            };
+            (32, blocks, VisionPool::MeanQuery(*stages))
+        }
+        (None, layers) => {
             let width = v.width.unwrap_or(768);
             let blocks = BlockConfig {
                 width,
-                layers: v.layers.unwrap_or(12),
+                layers: match layers {
+                    Some(OpenClipLayers::Blocks(layers)) => *layers,
+                    _ => 12,
+                },
                 heads: width / v.head_width.unwrap_or(64).max(1),
                 hidden: ratio(width, v.mlp_ratio),
                 activation: gelu,
@@ -441,7 +503,7 @@ fn open_clip(folder: &Path, tensors: &Tensors) -> Result<ModelConfig> {
             };
             (v.patch_size.unwrap_or(16), blocks, VisionPool::ClassToken)
         }
-        Some(name) => {
+        (Some(name), _) => {
             let shape = tensors.shape("vision.patch.weight").unwrap_or_default();
             let hidden = tensors.shape("vision.blocks.0.mlp.fc1.weight").unwrap_or_default();
             let (&[width, _, patch, _], &[hidden, _]) = (&shape[..], &hidden[..]) else {

@@ -262,10 +262,18 @@ impl Dataset {
         }
     }
 
-    /// Templates by name: `coop` means the dataset's own prompt, other names are those of all datasets.
+    /// Templates by name: `coop` means the dataset's own prompt, `tda` what TDA, PTA and DOTA use on it, other names are
+    /// those of all datasets.
     pub fn templates(&self, name: &str) -> Result<Templates> {
         match name {
             "coop" => Templates::new("coop", vec![self.prompt().to_string()]),
+            "tda" => match self.name {
+                "imagenet-r" | "imagenet-sketch" => Templates::named("imagenet-80"),
+                "imagenet" | "imagenet-a" | "imagenet-v2" | "caltech101" | "stanford-cars" | "sun397" => {
+                    Templates::named("imagenet-7")
+                }
+                _ => Templates::new("coop", vec![self.prompt().to_string()]),
+            },
             _ => Templates::named(name),
         }
     }
@@ -450,6 +458,15 @@ fn imagenet_names(ids: &[&str]) -> Result<Classes> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn templates_are_those_of_the_publications() {
+        let count =
+            |dataset: &str, name: &str| Dataset::named(dataset).unwrap().templates(name).unwrap().list.len();
+        for (dataset, expected) in [("imagenet-r", 80), ("imagenet-a", 7), ("sun397", 7), ("dtd", 1)] {
+            assert_eq!((count(dataset, "tda"), count(dataset, "coop")), (expected, 1), "{dataset}");
+        }
+    }
 
     #[test]
     fn lists_agree() {

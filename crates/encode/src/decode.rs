@@ -68,13 +68,12 @@ pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Picture> {
     let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
     if format == ImageFormat::Jpeg {
         drop(decoder);
-        return turned(jpeg(bytes)?, orientation);
+        return Ok(turned(jpeg(bytes)?, orientation));
     }
-    let mut picture =
+    let picture =
         DynamicImage::from_decoder(decoder).map_err(|e| Error::picture(format!("{}: {e}", name(format))))?;
-    picture.apply_orientation(orientation);
     let (width, height) = (picture.width() as usize, picture.height() as usize);
-    Ok(Picture { width, height, rgb: to_rgb(picture) })
+    Ok(turned(Picture { width, height, rgb: to_rgb(picture) }, orientation))
 }
 
 /// Reads the head of a file and refuses what is too large.
@@ -184,15 +183,48 @@ fn multiply(a: u8, b: u8) -> u8 {
     (((product >> 8) + product) >> 8) as u8
 }
 
-fn turned(picture: Picture, orientation: Orientation) -> Result<Picture> {
-    if orientation == Orientation::NoTransforms {
-        return Ok(picture);
+/// The picture upright.
+fn turned(picture: Picture, orientation: Orientation) -> Picture {
+    let (w, h) = (picture.width as isize, picture.height as isize);
+    // The pixel that comes to the upper left, and the steps to the one that comes right of it and to the one below.
+    let (first, right, down) = match orientation {
+        Orientation::NoTransforms => return picture,
+        Orientation::FlipHorizontal => (w - 1, -1, w),
+        Orientation::Rotate180 => (w * h - 1, -1, -w),
+        Orientation::FlipVertical => (w * (h - 1), 1, -w),
+        Orientation::Rotate90 => (w * (h - 1), -w, 1),
+        Orientation::Rotate270 => (w - 1, w, -1),
+        Orientation::Rotate90FlipH => (0, w, 1),
+        Orientation::Rotate270FlipH => (w * h - 1, -w, -1),
+    };
+    let upright = [Orientation::FlipHorizontal, Orientation::Rotate180, Orientation::FlipVertical]
+        .contains(&orientation);
+    let (width, height) = if upright { (w, h) } else { (h, w) };
+    let pixels = picture.rgb.as_chunks::<3>().0;
+    let rgb = (0..height)
+        .flat_map(|y| (0..width).flat_map(move |x| pixels[(first + x * right + y * down) as usize]))
+        .collect();
+    Picture { width: width as usize, height: height as usize, rgb }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_eight_orientations_are_those_of_the_image_crate() {
+        for (width, height) in [(5, 3), (1, 4), (4, 1)] {
+            let rgb: Vec<u8> = (0..width * height * 3).map(|i| i as u8).collect();
+            for exif in 1..=8 {
+                let orientation = Orientation::from_exif(exif).unwrap();
+                let image = image::RgbImage::from_raw(width, height, rgb.clone()).unwrap();
+                let mut image = DynamicImage::ImageRgb8(image);
+                image.apply_orientation(orientation);
+                let picture = Picture { width: width as usize, height: height as usize, rgb: rgb.clone() };
+                let ours = turned(picture, orientation);
+                assert_eq!((ours.width as u32, ours.height as u32), (image.width(), image.height()));
+                assert_eq!(ours.rgb, image.into_bytes(), "{orientation:?}");
+            }
+        }
     }
-    let (width, height) = (picture.width as u32, picture.height as u32);
-    let image = image::RgbImage::from_raw(width, height, picture.rgb)
-        .ok_or_else(|| Error::picture("JPEG: sizes do not agree"))?;
-    let mut image = DynamicImage::ImageRgb8(image);
-    image.apply_orientation(orientation);
-    let (width, height) = (image.width() as usize, image.height() as usize);
-    Ok(Picture { width, height, rgb: image.into_rgb8().into_raw() })
 }

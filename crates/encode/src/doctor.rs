@@ -1,10 +1,16 @@
 //! Checks for what costs users days: another encoder's features, wrong normalisation, wrong class order, prompts
 //! that collide.
 
+mod belong;
+
+use std::collections::BTreeMap;
+
 use ultta::{Features, Head};
 
+use crate::config::Preprocess;
 use crate::decode::Picture;
 use crate::encoder::Encoder;
+use crate::models::{self, Family, Known};
 use crate::preprocess::preprocess;
 use crate::{Result, prompts};
 
@@ -52,14 +58,7 @@ pub fn model(encoder: &dyn Encoder) -> Result<Vec<Finding>> {
     let size = encoder.preprocess().size;
     findings.push(fine(format!("{}: features of {}, input {size} × {size}", encoder.name(), encoder.dim())));
     findings.push(fine(format!("preprocessing: {}", encoder.preprocess().describe())));
-    let scale = encoder.logit_scale();
-    findings.push(match scale {
-        s if (10.0..=200.0).contains(&s) => fine(format!("logit scale {s:.2}")),
-        s => doubtful(
-            format!("logit scale {s:.2}; CLIP has about 100, SigLIP about 115"),
-            "check that these are the trained weights, not an initialisation",
-        ),
-    });
+    findings.extend(beside_known(encoder));
     let pictures: Vec<Vec<f32>> = COLOURS
         .iter()
         .map(|(_, rgb)| {
@@ -111,6 +110,68 @@ pub fn model(encoder: &dyn Encoder) -> Result<Vec<Finding>> {
         ),
     });
     Ok(findings)
+}
+
+/// Sizes, logit scale, bias and preprocessing beside those of the models that it is or may be.
+fn beside_known(encoder: &dyn Encoder) -> Vec<Finding> {
+    let (size, dim) = (encoder.preprocess().size, encoder.dim());
+    let (scale, bias) = (encoder.logit_scale(), encoder.logit_bias());
+    let trained = "check that these are the trained weights, not an initialisation";
+    let like = models::like(encoder.name(), size, dim);
+    let Some(first) = like.first() else {
+        return vec![match scale {
+            s if (10.0..=200.0).contains(&s) => fine(format!("logit scale {s:.2}; none of the known models")),
+            s => doubtful(format!("logit scale {s:.2}; CLIP has about 100, SigLIP about 115"), trained),
+        }];
+    };
+    if (first.size, first.dim) != (size, dim) {
+        let expected = format!("{} has features of {}, input {}", first.name, first.dim, first.size);
+        return vec![wrong(expected, "this is another model than its name says: look at its configuration")];
+    }
+    let names = |of: &[&Known]| of.iter().map(|known| known.name).collect::<Vec<_>>().join(", ");
+    let fits =
+        |known: &&&Known| known.family.scales().contains(&scale) && known.family.biases().contains(&bias);
+    let fitting: Vec<&Known> = like.iter().filter(fits).copied().collect();
+    if fitting.is_empty() {
+        let range = |known: &&Known| {
+            let (scales, biases) = (known.family.scales(), known.family.biases());
+            let bias = match known.family {
+                Family::SigLip => format!(" and a bias of {} to {}", biases.start(), biases.end()),
+                _ => String::new(),
+            };
+            format!("{} a scale of {} to {}{bias}", known.name, scales.start(), scales.end())
+        };
+        let expected = like.iter().map(range).collect::<Vec<_>>().join(", ");
+        return vec![doubtful(
+            format!("logit scale {scale:.2}, bias {bias:.2}; by its sizes expected of {expected}"),
+            trained,
+        )];
+    }
+    let bias = if bias == 0.0 { String::new() } else { format!(", bias {bias:.2}") };
+    let mut findings = vec![fine(format!("logit scale {scale:.2}{bias}, as of {}", names(&fitting)))];
+    if let [known] = fitting[..]
+        && let Some((low, high)) = known.cosine
+    {
+        let range = if low == high { format!("{low:.2}") } else { format!("{low:.2} to {high:.2}") };
+        findings.push(fine(format!("photographs have a cosine of {range} with the best class text")));
+    }
+    let openai = Preprocess::openai(size);
+    let far = |a: [f32; 3], b: [f32; 3]| a.iter().zip(b).any(|(a, b)| (a - b).abs() > 0.02);
+    let given = encoder.preprocess();
+    if fitting.iter().all(|known| known.family == Family::OpenAi)
+        && (far(given.mean, openai.mean) || far(given.std, openai.std))
+    {
+        findings.push(doubtful(
+            format!(
+                "{} was trained with mean {:?} and deviation {:?}",
+                names(&fitting),
+                openai.mean,
+                openai.std
+            ),
+            "the configuration of the preprocessing is another model's: take that of the publication",
+        ));
+    }
+    findings
 }
 
 /// Checks a head: classes that are nearly the same, names that differ only in spelling.
@@ -239,84 +300,95 @@ pub fn features(
             format!("the best class has a cosine of {m:.2} on average; texts give 0.2 to 0.35"),
             "fine if the head was made from pictures; otherwise check what was encoded",
         ),
-        m => fine(format!("the best class has a cosine of {m:.2} on average")),
+        m => match known_cosine(head).filter(|(_, low, high)| !(low - 0.08..=high + 0.08).contains(&m)) {
+            Some((name, low, high)) => doubtful(
+                format!("the best class has a cosine of {m:.2} on average; {name}'s have {low:.2} to {high:.2}"),
+                "check that features and head are of the encoder that the head names",
+            ),
+            None => fine(format!("the best class has a cosine of {m:.2} on average")),
+        },
     });
     if let Some(labels) = labels {
-        findings.extend(order(&sample, &top, labels, head));
+        let n = head.n_classes();
+        findings.push(match labels.iter().max().filter(|&&label| label >= n) {
+            Some(label) => wrong(
+                format!(
+                    "these do not belong together: label {label} is not below the number of classes, {n}"
+                ),
+                "the head has too few classes, or the labels begin at 1",
+            ),
+            None => belong::judge(n, &sample.iter().map(|&row| labels[row]).zip(top).collect::<Vec<_>>()),
+        });
+    }
+    if sample.len() < features.rows() {
+        let (some, all) = (sample.len(), features.rows());
+        findings.push(fine(format!("cosines and answers are those of {some} rows, spread over {all}")));
     }
     findings
 }
 
-/// Whether the labels are those of the head, and if not, which permutation they betray.
-fn order(sample: &[usize], top: &[usize], labels: &[usize], head: &Head) -> Vec<Finding> {
-    let n = head.n_classes();
-    if let Some(&label) = labels.iter().find(|&&label| label >= n) {
-        return vec![wrong(
-            format!("label {label} is not below the number of classes, {n}"),
-            "the head has too few classes, or the labels begin at 1",
-        )];
-    }
-    let share = |shift: i64| {
-        let hits = sample
-            .iter()
-            .zip(top)
-            .filter(|&(&row, &class)| (labels[row] as i64 + shift).rem_euclid(n as i64) as usize == class)
-            .count();
-        hits as f64 / sample.len().max(1) as f64
-    };
-    let right = share(0);
-    let chance = 1.0 / n as f64;
-    let (mut best, mut shift) = (right, 0i64);
-    for candidate in [-1, 1] {
-        if share(candidate) > best {
-            (best, shift) = (share(candidate), candidate);
-        }
-    }
-    if shift != 0 && best > 3.0 * right.max(chance) {
-        return vec![wrong(
-            format!(
-                "the labels fit when moved by {shift:+}: {:.0} % instead of {:.0} %",
-                100.0 * best,
-                100.0 * right
-            ),
-            "labels and class names are counted from different numbers",
-        )];
-    }
-    // For each label, the class answered most: a permutation if the names are in another order.
-    let mut votes = vec![std::collections::HashMap::<usize, usize>::new(); n];
-    for (&row, &class) in sample.iter().zip(top) {
-        *votes[labels[row]].entry(class).or_default() += 1;
-    }
-    let agreeing: usize = votes.iter().filter_map(|v| v.values().max()).sum();
-    let agreeing = agreeing as f64 / sample.len().max(1) as f64;
-    let shown = votes.iter().filter(|v| !v.is_empty()).count();
-    if sample.len() >= 4 * shown && agreeing > 0.5 && right < 0.5 * agreeing {
-        let advice = if sorts_as_text(n) {
-            "class folders sort as text (0, 1, 10, 2 …) or the names are in another order than the labels"
-        } else {
-            "the class names are in another order than the labels"
-        };
-        return vec![wrong(
-            format!(
-                "zero-shot answers agree within classes ({:.0} %) but not with the labels ({:.0} %)",
-                100.0 * agreeing,
-                100.0 * right
-            ),
-            advice,
-        )];
-    }
-    vec![if right > 2.0 * chance {
-        fine(format!("zero-shot top-1 {:.1} %", 100.0 * right))
-    } else {
-        doubtful(
-            format!("zero-shot top-1 {:.1} %, chance is {:.1} %", 100.0 * right, 100.0 * chance),
-            "check class names, their order and the encoder",
-        )
-    }]
+/// The encoder that a head names, if its cosines are known.
+fn known_cosine(head: &Head) -> Option<(&'static str, f32, f32)> {
+    let known = models::like(head.metadata().get("encoder")?, 0, 0).into_iter().next()?;
+    let (low, high) = known.cosine?;
+    Some((known.name, low, high))
 }
 
-fn sorts_as_text(n: usize) -> bool {
-    n > 10
+/// What a features file and a head say of their encoders and classes: metadata of both, as files carry them.
+pub fn provenance(features: &BTreeMap<String, String>, head: &Head) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let said = |of: &BTreeMap<String, String>, key: &str| of.get(key).filter(|v| !v.is_empty()).cloned();
+    let name = |of: &BTreeMap<String, String>| said(of, "encoder").unwrap_or_else(|| "unknown".into());
+    let digests = (said(features, "encoder_digest"), said(head.metadata(), "encoder_digest"));
+    let encoders = format!("features are of {}, the head of {}", name(features), name(head.metadata()));
+    match digests {
+        (Some(ours), Some(theirs)) if ours != theirs => {
+            findings.push(wrong(encoders, "these do not belong together: encode both with the same model"));
+        }
+        (Some(_), Some(_)) => {}
+        _ if other_encoder(features, head.metadata()) => findings.push(doubtful(
+            encoders,
+            "the names differ: fine if both are of one space; otherwise encode both with the same model",
+        )),
+        _ => {}
+    }
+    let listed = said(features, "classes").and_then(|c| serde_json::from_str::<Vec<String>>(&c).ok());
+    findings.extend(listed.filter(|listed| !listed.is_empty()).and_then(|listed| classes(&listed, head)));
+    findings
+}
+
+/// Whether metadata name encoders that cannot be the same.
+pub fn other_encoder(features: &BTreeMap<String, String>, head: &BTreeMap<String, String>) -> bool {
+    let said = |of: &BTreeMap<String, String>, key: &str| of.get(key).filter(|v| !v.is_empty()).cloned();
+    if let (Some(ours), Some(theirs)) = (said(features, "encoder_digest"), said(head, "encoder_digest")) {
+        return ours != theirs;
+    }
+    let (Some(ours), Some(theirs)) = (said(features, "encoder"), said(head, "encoder")) else { return false };
+    // A short name stands for its hub name; what follows a name ("text") is a remark.
+    let plain = |name: &str| models::full_name(name.trim()).to_lowercase();
+    let (ours, theirs) = (plain(&ours), plain(&theirs));
+    !ours.contains(&theirs) && !theirs.contains(&ours)
+}
+
+/// Class names that a features file lists, beside those of a head.
+fn classes(listed: &[String], head: &Head) -> Option<Finding> {
+    let plain = |name: &String| prompts::readable(&name.to_lowercase());
+    let (ours, theirs): (Vec<_>, Vec<_>) =
+        (listed.iter().map(plain).collect(), head.classes().iter().map(plain).collect());
+    if ours == theirs {
+        return None;
+    }
+    let at = ours.iter().zip(&theirs).position(|(a, b)| a != b).unwrap_or(ours.len().min(theirs.len()));
+    let of = |list: &[String]| list.get(at).map_or("missing".into(), |name| format!("{name:?}"));
+    let what =
+        format!("class {at} is {} in the features file and {} in the head", of(listed), of(head.classes()));
+    let shared = ours.iter().filter(|name| theirs.contains(name)).count();
+    Some(if 2 * shared < ours.len().min(theirs.len()) {
+        let common = format!("{shared} of {} class names are in the head", ours.len());
+        wrong(format!("{what}; {common}"), "these do not belong together: give the head of these classes")
+    } else {
+        wrong(what, "give the head its classes in the order of the labels")
+    })
 }
 
 fn dot(a: &[f32], b: &[f32]) -> f32 {
@@ -349,6 +421,82 @@ mod tests {
         }
         let head = Head::new(anchors, dim, ["a", "b", "c", "d", "e"], 100.0).unwrap();
         (Features::normalized(rows, dim).unwrap(), labels, head)
+    }
+
+    /// An encoder of which only the description counts.
+    struct Pretend {
+        name: &'static str,
+        dim: usize,
+        preprocess: Preprocess,
+        scale: f32,
+        bias: f32,
+    }
+
+    impl Encoder for Pretend {
+        fn name(&self) -> &str {
+            self.name
+        }
+        fn dim(&self) -> usize {
+            self.dim
+        }
+        fn preprocess(&self) -> &Preprocess {
+            &self.preprocess
+        }
+        fn images(&self, _: &[f32]) -> Result<Features<'static>> {
+            unreachable!("not asked for")
+        }
+        fn texts(&self, _: &[String]) -> Result<Features<'static>> {
+            unreachable!("not asked for")
+        }
+        fn logit_scale(&self) -> f32 {
+            self.scale
+        }
+        fn logit_bias(&self) -> f32 {
+            self.bias
+        }
+        fn digest(&self) -> &str {
+            ""
+        }
+    }
+
+    #[test]
+    fn a_model_is_held_against_those_that_are_known() {
+        let model = |name, dim, preprocess, scale, bias| {
+            let found = beside_known(&Pretend { name, dim, preprocess, scale, bias });
+            let all = found.iter().map(|f| f.what.as_str()).collect::<Vec<_>>().join("; ");
+            (worst(&found).0, all)
+        };
+        let openai = Preprocess::openai(224);
+        let (verdict, all) = model("RN50", 1024, openai.clone(), 100.0, 0.0);
+        assert!(verdict == Verdict::Fine && all.contains("as of RN50") && all.contains("0.27"), "{all}");
+        let (verdict, all) = model("RN50", 1024, openai.clone(), 14.29, 0.0);
+        assert!(verdict == Verdict::Doubtful && all.contains("RN50 a scale of 99.5 to 100.5"), "{all}");
+        let (verdict, all) = model("ViT-L-14", 512, openai.clone(), 100.0, 0.0);
+        assert!(verdict == Verdict::Wrong && all.contains("ViT-L-14 has features of 768"), "{all}");
+        let (verdict, all) = model("RN50", 1024, Preprocess::siglip(224), 100.0, 0.0);
+        assert!(verdict == Verdict::Doubtful && all.contains("was trained with mean"), "{all}");
+        // A folder has no name: whoever has these sizes and such a scale and bias.
+        let (verdict, all) = model("a/folder", 768, Preprocess::siglip(224), 117.0, -12.9);
+        assert!(
+            verdict == Verdict::Fine && all.contains("bias -12.90, as of SigLIP-B-16, SigLIP2-B-16"),
+            "{all}"
+        );
+        let (verdict, all) = model("a/folder", 8, openai, 100.0, 0.0);
+        assert!(verdict == Verdict::Fine && all.contains("none of the known"), "{all}");
+    }
+
+    #[test]
+    fn cosines_of_another_encoder_are_doubtful() {
+        let head = Head::new(vec![1.0, 0.0, 0.0, 0.0, 1.0, 0.0], 3, ["a", "b"], 100.0).unwrap();
+        let rows = [0.4, 0.1, 1.0, 0.1, 0.4, 1.0].repeat(8);
+        let z = Features::normalized(rows, 3).unwrap();
+        let named = |encoder: &str| {
+            worst(&features(&z, &[1.0; 16], None, Some(&head.clone().with_metadata("encoder", encoder))))
+        };
+        // Cosines around 0.37 are those of ViT-B-32 and of models that nobody measured, not those of GeoRSCLIP.
+        assert_eq!((named("ViT-B-32").0, named("someone/else").0), (Verdict::Fine, Verdict::Fine));
+        let (verdict, what) = named("GeoRSCLIP-L-14");
+        assert!(verdict == Verdict::Doubtful && what.contains("GeoRSCLIP-L-14's have 0.22"), "{what}");
     }
 
     #[test]

@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 
 use ultta::Features;
 
-use crate::config::{HF_CONFIG, ModelConfig, OPEN_CLIP_CONFIG, Preprocess};
+use crate::config::{HF_CONFIG, ModelConfig, OPEN_CLIP_CONFIG, Preprocess, VisionPool};
+use crate::resnet::ResNet;
 use crate::tokens::Tokenizer;
 use crate::vit::{TextTower, VisionTower};
-use crate::weights::{Layout, Tensors};
-use crate::{Error, Result, augment, decode, preprocess};
+use crate::weights::{Layout, Tensors, WeightsError};
+use crate::{Error, Result, augment, decode, preprocess, tiny};
 
 /// A dual encoder: pictures and texts to unit vectors of one space.
 pub trait Encoder: Send + Sync {
@@ -75,12 +76,41 @@ pub fn encode_views(
 pub struct Clip {
     name: String,
     config: ModelConfig,
-    vision: VisionTower,
+    vision: ImageTower,
     text: TextTower,
     tokenizer: Tokenizer,
     logit_scale: f32,
     logit_bias: f32,
     digest: String,
+}
+
+/// The image tower: a transformer or a residual network.
+enum ImageTower {
+    Transformer(Box<VisionTower>),
+    Residual(Box<ResNet>),
+}
+
+impl ImageTower {
+    fn load(tensors: &Tensors, config: &ModelConfig) -> Result<Self, WeightsError> {
+        Ok(match config.vision.pool {
+            VisionPool::MeanQuery(_) => Self::Residual(Box::new(ResNet::load(tensors, config)?)),
+            _ => Self::Transformer(Box::new(VisionTower::load(tensors, config)?)),
+        })
+    }
+
+    fn input_len(&self) -> usize {
+        match self {
+            Self::Transformer(tower) => tower.input_len(),
+            Self::Residual(tower) => tower.input_len(),
+        }
+    }
+
+    fn forward(&self, pixels: &[f32]) -> Vec<f32> {
+        match self {
+            Self::Transformer(tower) => tower.forward(pixels),
+            Self::Residual(tower) => tower.forward(pixels),
+        }
+    }
 }
 
 /// Names a weights file may have, the preferred one first.
@@ -106,17 +136,28 @@ impl Clip {
     pub fn open_named(folder: &Path, name: &str) -> Result<Self> {
         let tensors = open_weights(folder)?;
         let config = ModelConfig::load(folder, &tensors)?;
-        let bad = |e: crate::weights::WeightsError| Error::model(tensors.path(), e.0);
-        let vision = VisionTower::load(&tensors, &config).map_err(bad)?;
-        let text = TextTower::load(&tensors, &config).map_err(bad)?;
         let tokenizer = Tokenizer::open(&config, folder)?;
+        Self::of(name, config, &tensors, tokenizer)
+    }
+
+    /// The tiny encoder that ships with this crate.
+    pub fn tiny() -> Result<Self> {
+        let config = tiny::config();
+        let tokenizer = Tokenizer::clip(config.text.context);
+        Self::of(tiny::NAME, config, &tiny::tensors()?, tokenizer)
+    }
+
+    fn of(name: &str, config: ModelConfig, tensors: &Tensors, tokenizer: Tokenizer) -> Result<Self> {
+        let bad = |e: WeightsError| Error::model(tensors.path(), e.0);
+        let vision = ImageTower::load(tensors, &config).map_err(bad)?;
+        let text = TextTower::load(tensors, &config).map_err(bad)?;
         let logit_scale = tensors.scalar("logit_scale").map_or(100.0, f32::exp);
         if !(logit_scale.is_finite() && logit_scale > 0.0) {
             return Err(Error::model(tensors.path(), format!("logit scale: got {logit_scale}")));
         }
         Ok(Self {
             name: name.to_string(),
-            digest: digest(&config, &tensors),
+            digest: digest(&config, tensors),
             logit_scale,
             logit_bias: tensors.scalar("logit_bias").unwrap_or(0.0),
             config,
@@ -202,8 +243,13 @@ impl Encoder for Clip {
 /// Finds and maps the weights in a folder.
 pub fn open_weights(folder: &Path) -> Result<Tensors> {
     let index = folder.join(SHARD_INDEX);
-    let single = WEIGHT_FILES.iter().map(|name| folder.join(name)).find(|path| path.exists());
-    let open_clip = !folder.join(HF_CONFIG).exists() && folder.join(OPEN_CLIP_CONFIG).exists();
+    let timm = of_timm(&folder.join(HF_CONFIG));
+    let open_clip = (timm || !folder.join(HF_CONFIG).exists()) && folder.join(OPEN_CLIP_CONFIG).exists();
+    let single = WEIGHT_FILES
+        .iter()
+        .filter(|name| !timm || name.starts_with("open_clip"))
+        .map(|name| folder.join(name))
+        .find(|path| path.exists());
     if let Some(path) = single {
         let tensors = Tensors::open(&[path], None)?;
         // A folder may hold both libraries' files: the configuration must be that of the weights.
@@ -230,6 +276,14 @@ pub fn open_weights(folder: &Path) -> Result<Tensors> {
         return Err(Error::model(folder, reason));
     }
     Err(Error::model(folder, format!("expected {config} and one of {expected}, found no weights")))
+}
+
+/// Whether a configuration is timm's, which has the name of that of `transformers`; weights of the same names are then
+/// those of the image tower alone.
+pub(crate) fn of_timm(config: &Path) -> bool {
+    let text = std::fs::read_to_string(config).unwrap_or_default();
+    let config: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+    config.get("pretrained_cfg").is_some()
 }
 
 /// The file names in a list of shards.
@@ -260,6 +314,7 @@ fn digest(config: &ModelConfig, tensors: &Tensors) -> String {
 }
 
 /// Opens a model by folder or hub name (`openai/clip-vit-base-patch16`); files from the hub are kept in its cache.
+/// `tiny` is the one that ships with this crate; a folder of that name is `./tiny`.
 pub fn open(model: &str) -> Result<Box<dyn Encoder>> {
     open_with(model, &mut |_| {})
 }
@@ -269,8 +324,13 @@ pub fn open_with(
     model: &str,
     progress: &mut dyn FnMut(crate::hub::Progress<'_>),
 ) -> Result<Box<dyn Encoder>> {
+    if model == tiny::NAME {
+        return Ok(Box::new(Clip::tiny()?));
+    }
     let folder: PathBuf = if Path::new(model).is_dir() {
         model.into()
+    } else if let Some(advice) = crate::models::conversion(model) {
+        return Err(Error::model(model, advice));
     } else {
         crate::hub::Hub::from_environment()?.model(crate::models::full_name(model), progress)?
     };

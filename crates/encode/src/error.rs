@@ -29,6 +29,9 @@ pub enum Error {
         /// What happened, and what to do.
         reason: String,
     },
+    /// A video cannot be read.
+    #[error("{0}")]
+    Video(String),
     /// A text cannot be encoded.
     #[error("text: {reason}")]
     Text {

@@ -5,7 +5,9 @@
 //! ```
 //!
 //! Downloads resume where they stopped, are checked against the hub's SHA-256, and appear under their name only when
-//! they are whole. `HF_HOME`, `HF_HUB_CACHE`, `HF_HUB_OFFLINE`, `HF_ENDPOINT` and `HF_TOKEN` are respected.
+//! they are whole. `HF_HOME`, `HF_HUB_CACHE`, `HF_HUB_OFFLINE`, `HF_ENDPOINT` and `HF_TOKEN` are respected, and so are
+//! `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY`. Whatever fails on the way, the error says which files to get
+//! by other means, and where to put them.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -19,8 +21,8 @@ use ureq::http::{HeaderMap, StatusCode};
 use ultta_formats::shown;
 
 use crate::config::{HF_CONFIG, HF_PREPROCESS, OPEN_CLIP_CONFIG};
-use crate::encoder::{SHARD_INDEX, WEIGHT_FILES, shards};
-use crate::{Error, Result};
+use crate::encoder::{SHARD_INDEX, WEIGHT_FILES, of_timm, shards};
+use crate::{Error, Result, models};
 
 /// How far a download is.
 #[derive(Clone, Copy, Debug)]
@@ -106,24 +108,28 @@ impl Hub {
         };
         if parts.len() != 2 || !parts.iter().all(plain) {
             let reason = "no such folder, and not the name of a hub model (owner/name)";
-            return Err(Error::model(model, reason));
+            return Err(Error::model(model, format!("{reason}; {}", models::advice(model))));
         }
         if let Some(snapshot) = self.cached(model) {
             return Ok(snapshot);
         }
         if self.offline {
-            return Err(Error::hub(self.offline_advice(model)));
+            let reason = format!("{model} is not in the cache and HF_HUB_OFFLINE is set");
+            return Err(Error::hub(format!("{reason}; {}", self.by_other_means(model))));
         }
-        self.download(model, progress)
+        self.download(model, progress).map_err(|error| match error {
+            Error::Hub { reason } => Error::hub(format!("{reason}; {}", self.by_other_means(model))),
+            other => other,
+        })
     }
 
-    /// What to do without a connection.
-    fn offline_advice(&self, model: &str) -> String {
+    /// What to do without a connection, or with one that does not work.
+    fn by_other_means(&self, model: &str) -> String {
         format!(
-            "{model} is not in the cache and HF_HUB_OFFLINE is set; where there is a connection, get {HF_CONFIG}, \
-             {HF_PREPROCESS}, tokenizer.json (SigLIP only) and model.safetensors (or pytorch_model.bin) from \
-             {}/{model}/tree/main, put them into one folder, and give that folder as --model; or copy the whole {} \
-             from a machine that has it to {}",
+            "where there is a connection, get {HF_CONFIG}, {HF_PREPROCESS}, tokenizer.json (SigLIP only) and \
+             model.safetensors (or pytorch_model.bin) from {}/{model}/tree/main, put them into one folder, and give that \
+             folder as --model; or copy the whole {} from a machine that has it to {}; a mirror is named in HF_ENDPOINT, \
+             a proxy in HTTPS_PROXY; `--model tiny` needs no download",
             self.endpoint,
             self.folder(model).file_name().unwrap_or_default().to_string_lossy(),
             shown(&self.folder(model))
@@ -139,11 +145,11 @@ impl Hub {
             .build()
             .into();
         let from = Remote { hub: self, agent: &agent, model };
-        let hf = from.file(HF_CONFIG, progress)?;
+        let hf = from.file(HF_CONFIG, progress)?.filter(|path| !of_timm(path));
         let open_clip = from.file(OPEN_CLIP_CONFIG, progress)?;
         let Some(config) = hf.as_ref().or(open_clip.as_ref()) else {
             let reason = format!("{model} has neither {HF_CONFIG} nor {OPEN_CLIP_CONFIG}: not a CLIP model?");
-            return Err(Error::hub(reason));
+            return Err(Error::hub(format!("{reason} {}", models::advice(model))));
         };
         let folder = config.parent().unwrap_or(Path::new(".")).to_owned();
         for optional in [HF_PREPROCESS, "tokenizer.json"] {
@@ -229,7 +235,8 @@ impl Remote<'_> {
             match status {
                 StatusCode::NOT_FOUND => return Ok(None),
                 StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-                    return Err(format!("{status}: no such model, or it needs an access token (HF_TOKEN)"));
+                    let reason = "no such model, or it needs an access token (HF_TOKEN)";
+                    return Err(format!("{status}: {reason}; {}", models::advice(self.model)));
                 }
                 _ if status.is_client_error() || status.is_server_error() => return Err(status.to_string()),
                 _ => {}

@@ -10,7 +10,8 @@ use ultta::Features;
 
 use crate::decode::{Limits, Picture, decode};
 use crate::encoder::Encoder;
-use crate::preprocess::{Frame, preprocess, resized};
+use crate::preprocess::preprocess;
+use crate::resize::{Frame, resized};
 use crate::source::Item;
 use crate::{Error, Result};
 

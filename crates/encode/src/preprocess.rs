@@ -1,12 +1,11 @@
 //! A picture to the input of an image tower: resize, cut, normalise.
 
-use fast_image_resize::images::{TypedImage, TypedImageRef};
-use fast_image_resize::pixels::U8x3;
-use fast_image_resize::{FilterType, ResizeAlg, ResizeOptions, Resizer};
+use std::ops::Range;
 
-use crate::config::{Filter, Preprocess, Resize};
+use crate::Result;
+use crate::config::{Preprocess, Resize};
 use crate::decode::Picture;
-use crate::{Error, Result};
+use crate::resize::{Frame, resized_part};
 
 /// Resizes, cuts out and normalises a picture: three planes of `size × size`.
 pub fn preprocess(picture: &Picture, config: &Preprocess) -> Result<Vec<f32>> {
@@ -27,121 +26,37 @@ pub fn cut(picture: &Picture, config: &Preprocess) -> Result<Picture> {
             ((shortest as u64 * width as u64 / height.max(1) as u64) as usize, shortest)
         }
     };
-    let whole = Frame { left: 0.0, top: 0.0, width: width as f64, height: height as f64 };
-    match config.resize {
-        Resize::Shortest(_) if (new_width, new_height) != (size, size) => {
-            // Where the middle begins in the resized picture, rounded as Python rounds: halves to even.
-            let start = |length: usize| ((length as f64 - size as f64) / 2.0).round_ties_even();
-            let (left, top) = (start(new_width), start(new_height));
-            let resized = resized(picture, whole, new_width, new_height, config.filter)?;
-            if left < 0.0 || top < 0.0 {
-                Ok(pad(&resized, left, top, size))
-            } else {
-                Ok(window(&resized, left as usize, top as usize, size))
-            }
-        }
-        _ => resized(picture, whole, size, size, config.filter),
-    }
-}
-
-/// A part of a picture, in its pixels.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Frame {
-    pub left: f64,
-    pub top: f64,
-    pub width: f64,
-    pub height: f64,
-}
-
-/// Scales a part of a picture.
-pub(crate) fn resized(
-    picture: &Picture,
-    frame: Frame,
-    width: usize,
-    height: usize,
-    filter: Filter,
-) -> Result<Picture> {
-    let bad = |e: String| Error::picture(format!("resizing {} × {}: {e}", picture.width, picture.height));
-    let whole = frame.width == picture.width as f64 && frame.height == picture.height as f64;
-    if whole && (width, height) == (picture.width, picture.height) {
-        return Ok(picture.clone());
-    }
-    // First across, then down, as Pillow does: overshoots are clipped in between.
-    let across = pass(
-        picture,
-        Frame { top: 0.0, height: picture.height as f64, ..frame },
-        (width, picture.height),
-        filter,
-    )
-    .map_err(&bad)?;
-    let frame = Frame { left: 0.0, width: width as f64, ..frame };
-    pass(&across, frame, (width, height), filter).map_err(bad)
-}
-
-/// One direction of a resize.
-fn pass(
-    picture: &Picture,
-    frame: Frame,
-    (width, height): (usize, usize),
-    filter: Filter,
-) -> Result<Picture, String> {
-    // Typed images: without the type, the code of every kind of pixel is compiled into this crate.
-    let source =
-        TypedImageRef::<U8x3>::from_buffer(picture.width as u32, picture.height as u32, &picture.rgb)
-            .map_err(|e| e.to_string())?;
-    let mut rgb = vec![0; 3 * width * height];
-    let mut target =
-        TypedImage::<U8x3>::from_buffer(width as u32, height as u32, &mut rgb).map_err(|e| e.to_string())?;
-    let filter = match filter {
-        Filter::Bicubic => FilterType::CatmullRom,
-        Filter::Bilinear => FilterType::Bilinear,
+    let (columns, rows) = match config.resize {
+        Resize::Squash => ((0..size, 0), (0..size, 0)),
+        Resize::Shortest(_) => (middle(new_width, size), middle(new_height, size)),
     };
-    let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(filter)).crop(
-        frame.left,
-        frame.top,
-        frame.width,
-        frame.height,
-    );
-    RESIZER
-        .with_borrow_mut(|resizer| resizer.resize_typed(&source, &mut target, &options))
-        .map_err(|e| e.to_string())?;
-    Ok(Picture { width, height, rgb })
+    let whole = Frame { left: 0.0, top: 0.0, width: width as f64, height: height as f64 };
+    let resized = resized_part(picture, whole, (new_width, new_height), (columns.0, rows.0), config.filter)?;
+    Ok(padded(resized, columns.1, rows.1, size))
 }
 
-thread_local! {
-    static RESIZER: std::cell::RefCell<Resizer> = std::cell::RefCell::new(Resizer::new());
+/// The middle of a side: the pixels of it that are shown, and how many black ones come before them.
+fn middle(length: usize, size: usize) -> (Range<usize>, usize) {
+    // Rounded as Python rounds: halves to even.
+    let start = ((length as f64 - size as f64) / 2.0).round_ties_even();
+    let (first, before) = (start.max(0.0) as usize, (-start).max(0.0) as usize);
+    (first..(first + size - before).min(length), before)
 }
 
-/// A square out of a picture.
-fn window(picture: &Picture, left: usize, top: usize, size: usize) -> Picture {
-    let mut rgb = Vec::with_capacity(size * size * 3);
-    for y in top..top + size {
-        rgb.extend_from_slice(&picture.rgb[(y * picture.width + left) * 3..][..size * 3]);
+/// A square that is larger than the picture: black around it.
+fn padded(picture: Picture, left: usize, top: usize, size: usize) -> Picture {
+    if (picture.width, picture.height) == (size, size) {
+        return picture;
     }
-    Picture { width: size, height: size, rgb }
-}
-
-/// A square larger than the picture: black around it.
-fn pad(picture: &Picture, left: f64, top: f64, size: usize) -> Picture {
     let mut rgb = vec![0; size * size * 3];
-    for y in 0..size {
-        for x in 0..size {
-            let (from_x, from_y) = (x as f64 + left, y as f64 + top);
-            if from_x >= 0.0
-                && from_y >= 0.0
-                && (from_x as usize) < picture.width
-                && (from_y as usize) < picture.height
-            {
-                let from = (from_y as usize * picture.width + from_x as usize) * 3;
-                rgb[(y * size + x) * 3..][..3].copy_from_slice(&picture.rgb[from..from + 3]);
-            }
-        }
+    for (y, row) in picture.rgb.chunks_exact(picture.width * 3).enumerate() {
+        rgb[((top + y) * size + left) * 3..][..row.len()].copy_from_slice(row);
     }
     Picture { width: size, height: size, rgb }
 }
 
-/// Planes of normalised values.
-pub(crate) fn normalise(picture: &Picture, config: &Preprocess) -> Vec<f32> {
+/// Planes of normalised values, of a picture that has the input's size.
+pub fn normalise(picture: &Picture, config: &Preprocess) -> Vec<f32> {
     let pixels = picture.width * picture.height;
     let mut planes = vec![0.0; 3 * pixels];
     for (channel, plane) in planes.chunks_exact_mut(pixels).enumerate() {

@@ -5,6 +5,7 @@
 //! vision.projection.weight    vision.pool.{probe,q,kv,out,norm,mlp.fc1,mlp.fc2}.*
 //! text.token  text.position   text.norm.*   text.projection.{weight,bias}
 //! {vision,text}.blocks.N.{norm1,attention.qkv,attention.out,norm2,mlp.fc1,mlp.fc2}.*
+//! vision.stem.{conv,bn}N.*    vision.stages.S.B.{conv1,bn1,conv2,bn2,conv3,bn3,downsample.0,downsample.1}.*
 //! logit_scale  logit_bias
 //! ```
 //!
@@ -18,6 +19,7 @@ use ultta_formats::map::Mmap;
 use ultta_formats::npy::NPZ_MAGIC;
 use ultta_formats::{map_file, numbers, tensors};
 
+use crate::models::Reads;
 use crate::pickle::{self, Stored};
 use crate::{Error, Result};
 
@@ -42,14 +44,33 @@ pub enum Layout {
     OpenClip,
     /// `open_clip` with a vision transformer of `timm`: SigLIP.
     OpenClipTimm,
+    /// `open_clip` and OpenAI with a residual network: RN50, RN101.
+    OpenClipResNet,
 }
 
-/// The weight files of a model, mapped into memory.
+/// The weights of a model: files mapped into memory, or bytes that are there already.
 pub struct Tensors {
     layout: Layout,
     path: PathBuf,
-    maps: Vec<Mmap>,
+    maps: Vec<Bytes>,
     entries: HashMap<String, Entry>,
+}
+
+/// A file of weights.
+enum Bytes {
+    Mapped(Mmap),
+    Kept(Vec<u8>),
+}
+
+impl std::ops::Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Bytes::Mapped(map) => map,
+            Bytes::Kept(bytes) => bytes,
+        }
+    }
 }
 
 /// A tensor of one of the files.
@@ -69,14 +90,24 @@ struct Source {
 impl Tensors {
     /// Maps safetensors files, or one file that `torch.save` wrote.
     pub fn open(paths: &[PathBuf], layout: Option<Layout>) -> Result<Self> {
+        let maps = paths.iter().map(|path| Ok((path.clone(), Bytes::Mapped(map_file(path)?))));
+        Self::of(maps.collect::<Result<_>>()?, layout)
+    }
+
+    /// The bytes of a safetensors file, under a name for messages.
+    pub fn of_bytes(bytes: Vec<u8>, name: PathBuf) -> Result<Self> {
+        Self::of(vec![(name, Bytes::Kept(bytes))], None)
+    }
+
+    fn of(files: Vec<(PathBuf, Bytes)>, layout: Option<Layout>) -> Result<Self> {
         let mut maps = Vec::new();
         let mut entries = HashMap::new();
-        for path in paths {
-            let map = map_file(path)?;
+        let first = files.first().map(|(path, _)| path.clone()).unwrap_or_default();
+        for (path, map) in files {
             let index = maps.len();
             if map.starts_with(NPZ_MAGIC) {
                 for Stored { name, start, len, dtype, shape } in
-                    pickle::read(&map).map_err(|reason| Error::model(path, reason))?
+                    pickle::read(&map).map_err(|reason| Error::model(&path, reason))?
                 {
                     let tensor = tensors::Entry { dtype, shape, bytes: start..start + len };
                     entries.insert(name, Entry { file: index, tensor });
@@ -84,23 +115,29 @@ impl Tensors {
             } else {
                 let found = tensors::Tensors::read(&map).map_err(|e| {
                     let expected = "expected weights as safetensors or as torch.save writes them";
-                    Error::model(path, format!("{expected}: {e}"))
+                    Error::model(&path, format!("{expected}: {e}"))
                 })?;
                 let found = found.entries.into_iter();
                 entries.extend(found.map(|(name, tensor)| (name, Entry { file: index, tensor })));
             }
             maps.push(map);
         }
-        let path = paths.first().cloned().unwrap_or_default();
+        let path = first;
         let layout = match layout.or_else(|| guess(&entries)) {
             Some(layout) => layout,
             None => {
-                let mut some: Vec<_> = entries.keys().take(3).cloned().collect();
+                let mut some: Vec<_> = entries.keys().cloned().collect();
                 some.sort();
-                return Err(Error::model(
-                    path,
-                    format!("expected CLIP or SigLIP weights of transformers or open_clip, got {some:?} …"),
-                ));
+                let reason = match foreign(&some) {
+                    Some((what, reads)) => format!("{what}: {}", reads.advice().unwrap_or_default()),
+                    None => {
+                        some.truncate(3);
+                        format!(
+                            "expected CLIP or SigLIP weights of transformers or open_clip, got {some:?} …"
+                        )
+                    }
+                };
+                return Err(Error::model(path, reason));
             }
         };
         Ok(Self { layout, path, maps, entries })
@@ -232,6 +269,7 @@ impl Tensors {
             Layout::HfSiglip => hf(name, "pre_layrnorm", true),
             Layout::OpenClip => open_clip(name, self.text_prefix()),
             Layout::OpenClipTimm => timm(name, self.text_prefix()),
+            Layout::OpenClipResNet => resnet(name, self.text_prefix()),
         }
     }
 
@@ -251,6 +289,23 @@ fn guess(entries: &HashMap<String, Entry>) -> Option<Layout> {
         Some(Layout::OpenClip)
     } else if has("visual.trunk.attn_pool.latent") {
         Some(Layout::OpenClipTimm)
+    } else if has("visual.attnpool.positional_embedding") {
+        Some(Layout::OpenClipResNet)
+    } else {
+        None
+    }
+}
+
+/// Weights of models that people have and this crate does not read: what they are, and how they are read after all.
+fn foreign(names: &[String]) -> Option<(&'static str, Reads)> {
+    let any = |part: &str| names.iter().any(|name| name.contains(part));
+    if any("visual.trunk.stem.") || any("image_encoder.model.") {
+        Some(("an image tower of timm with a stem of convolutions (MobileCLIP, ConvNeXt)", Reads::AsOnnx))
+    } else if any("visual.trunk.blocks.0.attn.q_proj") || any("visual.blocks.0.attn.q_proj") || any(".rope.")
+    {
+        Some(("an image tower with rotary positions (EVA-CLIP)", Reads::AsOnnx))
+    } else if any("visual.trunk.") {
+        Some(("an image tower of timm that is not SigLIP's", Reads::AsOnnx))
     } else {
         None
     }
@@ -373,6 +428,26 @@ fn open_clip(name: &str, text: &str) -> Source {
                 .replace("vision.norm_pre", "visual.ln_pre")
                 .replace("vision.norm_post", "visual.ln_post"),
         ),
+    }
+}
+
+/// The names of `open_clip` and OpenAI with a residual network; the text tower's are those of the transformers.
+fn resnet(name: &str, text: &str) -> Source {
+    if let Some((stage, rest)) = name.strip_prefix("vision.stages.").and_then(|rest| rest.split_once('.')) {
+        // Files count stages from one.
+        let stage = stage.parse::<usize>().map_or(0, |stage| stage + 1);
+        return whole(format!("visual.layer{stage}.{rest}"));
+    }
+    if let Some(rest) = name.strip_prefix("vision.stem.") {
+        return whole(format!("visual.{rest}"));
+    }
+    if let Some((which, kind)) = name.strip_prefix("vision.pool.").and_then(|rest| rest.split_once('.')) {
+        let which = if which == "out" { "c" } else { which };
+        return whole(format!("visual.attnpool.{which}_proj.{kind}"));
+    }
+    match name {
+        "vision.position" => whole("visual.attnpool.positional_embedding"),
+        _ => open_clip(name, text),
     }
 }
 

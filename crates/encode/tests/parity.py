@@ -120,12 +120,18 @@ def open_clip_model(name):
     with tempfile.TemporaryDirectory() as work:
         torch.manual_seed(0)
         model = open_clip.create_model(name, pretrained=None).eval()
+        with torch.no_grad():
+            for buffer, values in model.named_buffers():
+                if buffer.endswith("running_mean"):
+                    values.normal_(std=0.1)
+                elif buffer.endswith("running_var"):
+                    values.uniform_(0.5, 1.5)
         config = open_clip.get_model_config(name)
         json.dump(dict(model_cfg=config, preprocess_cfg={}), open(os.path.join(work, "open_clip_config.json"), "w"))
         state = {k: v.contiguous() for k, v in model.state_dict().items() if "attn_mask" not in k}
         save_file(state, os.path.join(work, "open_clip_model.safetensors"))
         text = config["text_cfg"]
-        pixels, ids = inputs(work, config["vision_cfg"]["image_size"], text["context_length"], text["vocab_size"],
+        pixels, ids = inputs(work, config["vision_cfg"].get("image_size", 224), text["context_length"], text["vocab_size"],
                              "SigLIP" not in name)
         with torch.inference_mode():
             image, text = model.encode_image(pixels), model.encode_text(ids)
@@ -202,7 +208,7 @@ if __name__ == "__main__":
     wanted = sys.argv[2:]
     jobs = {name: lambda n=name, s=shape: transformers_clip(n, s) for name, shape in CLIP.items()}
     jobs["siglip"] = transformers_siglip
-    for name in ["ViT-B-32", "ViT-B-16-quickgelu", "ViT-B-16-SigLIP"]:
+    for name in ["ViT-B-32", "ViT-B-16-quickgelu", "ViT-B-16-SigLIP", "RN50", "RN101-quickgelu"]:
         jobs[name] = lambda n=name: open_clip_model(n)
     jobs["pictures"] = photographs
     for name, job in jobs.items():

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use ultta::{Error, Result};
 
@@ -10,6 +11,7 @@ use crate::dataset::Dataset;
 use crate::method::Method;
 use crate::pack::Pack;
 use crate::protocol::Protocol;
+use crate::refused::{Refused, Why};
 pub use crate::run::Ran;
 use crate::run_folder::{self, RunFolder};
 use crate::stream::{NO_STRANGERS, strangers};
@@ -33,6 +35,8 @@ pub struct Plan {
     pub out: PathBuf,
     /// Runs at a time.
     pub jobs: usize,
+    /// A run that takes longer is given up, with the further seeds of its cell; its cell in the tables says so.
+    pub patience: Option<Duration>,
 }
 
 /// One protocol × dataset × method × seed.
@@ -79,12 +83,20 @@ pub struct Outcome {
     pub reused: usize,
     /// What could not be run, and why.
     pub skipped: Vec<String>,
+    /// Those of them that are cells of the tables.
+    pub refused: Vec<Refused>,
 }
 
 impl Plan {
     /// Every run of the plan, those that cannot be made with their reasons.
     pub fn jobs(&self) -> (Vec<Job<'_>>, Vec<String>) {
-        let (mut jobs, mut skipped) = (Vec::new(), Vec::new());
+        let (jobs, refused, skipped) = self.cells();
+        (jobs, told(skipped, &refused))
+    }
+
+    /// Every run of the plan, methods that cannot run somewhere, and cells that no method can run in.
+    fn cells(&self) -> (Vec<Job<'_>>, Vec<Refused>, Vec<String>) {
+        let (mut jobs, mut refused, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
         for protocol in &self.protocols {
             let groups: Vec<Vec<&Dataset>> = if protocol.spans_packs() {
                 vec![self.datasets.iter().collect()]
@@ -101,15 +113,13 @@ impl Plan {
                     continue;
                 }
                 for method in &self.methods {
-                    if let Some(lacks) = lacks(method, protocol, &packs) {
-                        let reason = format!("{} on {dataset}: {lacks}", method.name);
-                        if !skipped.contains(&reason) {
-                            skipped.push(reason);
-                        }
-                        continue;
-                    }
-                    if let Some(refusal) = self.does_not_fit(method, protocol, &packs, &others) {
-                        skipped.push(format!("{} under {protocol} on {dataset}: {refusal}", method.name));
+                    let too_large = || {
+                        let reason = self.does_not_fit(method, protocol, &packs, &others)?;
+                        Some((Why::Memory, reason))
+                    };
+                    if let Some((why, reason)) = lacks(method, protocol, &packs).or_else(too_large) {
+                        let (protocol, dataset) = (protocol.name().to_string(), dataset.clone());
+                        refused.push(Refused { protocol, dataset, method: method.name.clone(), why, reason });
                         continue;
                     }
                     for &seed in &self.seeds {
@@ -120,7 +130,7 @@ impl Plan {
                 }
             }
         }
-        (jobs, skipped)
+        (jobs, refused, skipped)
     }
 
     /// Why a method cannot hold what a stream makes it hold, with the bytes, if it cannot.
@@ -141,30 +151,72 @@ impl Plan {
 
     /// Carries the plan out. The first error stops it; finished runs stay on disk.
     pub fn run(&self, progress: &dyn Progress) -> Result<Outcome> {
-        let (jobs, skipped) = self.jobs();
-        let work = |worker: usize, i: usize| self.run_or_reuse(&jobs[i], worker, progress);
+        let (jobs, mut refused, skipped) = self.cells();
+        for one in &refused {
+            one.write(&run_folder::cell(&self.out, &one.protocol, &one.dataset, &one.method))?;
+        }
+        let slow = Mutex::new(Vec::new());
+        let work = |worker: usize, i: usize| self.run_or_reuse(&jobs[i], worker, &slow, progress);
         let done = in_parallel(jobs.len(), self.jobs, work)?;
+        let slow = slow.into_inner().expect("no panics");
+        refused.extend(slow);
+        let skipped = told(skipped, &refused);
+        let done: Vec<(Run, bool)> = done.into_iter().flatten().collect();
         let reused = done.iter().filter(|(_, fresh)| !fresh).count();
-        Ok(Outcome { runs: done.into_iter().map(|(run, _)| run).collect(), reused, skipped })
+        Ok(Outcome { runs: done.into_iter().map(|(run, _)| run).collect(), reused, skipped, refused })
     }
 
-    fn run_or_reuse(&self, job: &Job<'_>, worker: usize, progress: &dyn Progress) -> Result<(Run, bool)> {
+    /// A run, and whether it is new; none if it was given up.
+    fn run_or_reuse(
+        &self,
+        job: &Job<'_>,
+        worker: usize,
+        slow: &Mutex<Vec<Refused>>,
+        progress: &dyn Progress,
+    ) -> Result<Option<(Run, bool)>> {
         let folder = RunFolder::of(job, &self.out);
         let stream = job.protocol.stream(&job.packs, &job.others, job.seed)?;
         let config = run_folder::config_text(job, &stream)?;
         if let Some(run) = folder.finished(&config) {
             progress.finished(worker, job, false);
-            return Ok((run, false));
+            return Ok(Some((run, false)));
+        }
+        let (protocol, dataset, method) = (job.protocol.name(), &job.dataset, &job.method.name);
+        let same = |r: &Refused| r.protocol == protocol && r.dataset == *dataset && r.method == *method;
+        if slow.lock().expect("no panics").iter().any(same) {
+            progress.finished(worker, job, true);
+            return Ok(None);
         }
         folder.check_same_packs(&config)?;
         progress.started(worker, job, stream.samples.len());
+        let begun = Instant::now();
+        let mut answered = 0;
+        let mut too_slow = false;
         let ran = job.run(&stream, |n| {
             progress.advanced(worker, n);
-            !progress.gives_up()
-        })?;
+            answered += n;
+            too_slow =
+                answered < stream.samples.len() && self.patience.is_some_and(|most| begun.elapsed() > most);
+            !too_slow && !progress.gives_up()
+        });
+        let cell = run_folder::cell(&self.out, protocol, dataset, method);
+        if too_slow {
+            let reason = format!(
+                "given up after {:.0} s, {answered} of {} samples",
+                begun.elapsed().as_secs_f64(),
+                stream.samples.len()
+            );
+            let (protocol, dataset, method) = (protocol.to_string(), dataset.clone(), method.clone());
+            let one = Refused { protocol, dataset, method, why: Why::Time, reason };
+            one.write(&cell)?;
+            slow.lock().expect("no panics").push(one);
+            progress.finished(worker, job, true);
+            return Ok(None);
+        }
+        let ran = ran?;
         folder.write(&config, &ran)?;
         progress.finished(worker, job, true);
-        Ok((ran.run, true))
+        Ok(Some((ran.run, true)))
     }
 }
 
@@ -204,17 +256,30 @@ pub(crate) fn in_parallel<T: Send>(
     }
 }
 
-/// What a method needs and some pack does not have.
-fn lacks(method: &Method, protocol: &Protocol, packs: &[&Dataset]) -> Option<&'static str> {
-    if (method.card().needs_views || method.pictures.is_some()) && protocol.alters() {
-        Some("it needs views or pictures, and the protocol makes features of which there are none")
-    } else if method.card().needs_views && packs.iter().any(|d| d.views_each() == 0) {
-        Some("the pack has no views")
-    } else if method.pictures.is_some() && packs.iter().any(|d| d.pictures.is_none()) {
-        Some("it needs pictures, the pack has features only")
-    } else {
-        None
+/// Each reason once.
+fn told(mut skipped: Vec<String>, refused: &[Refused]) -> Vec<String> {
+    for reason in refused.iter().map(Refused::to_string) {
+        if !skipped.contains(&reason) {
+            skipped.push(reason);
+        }
     }
+    skipped
+}
+
+/// What a method needs and some pack does not have.
+fn lacks(method: &Method, protocol: &Protocol, packs: &[&Dataset]) -> Option<(Why, String)> {
+    let (views, pictures) = (method.card().needs_views, method.pictures.is_some());
+    let why = if views { Why::Views } else { Why::Pictures };
+    let reason = if (views || pictures) && protocol.alters() {
+        "it needs views or pictures, and the protocol makes features of which there are none"
+    } else if views && packs.iter().any(|d| d.views_each() == 0) {
+        "the pack has no views"
+    } else if pictures && packs.iter().any(|d| d.pictures.is_none()) {
+        "it needs pictures, the pack has features only"
+    } else {
+        return None;
+    };
+    Some((why, reason.into()))
 }
 
 #[cfg(test)]
@@ -232,6 +297,7 @@ mod tests {
             seeds: vec![0],
             out: folder.join("runs"),
             jobs: 2,
+            patience: None,
         }
     }
 
@@ -280,6 +346,29 @@ mod tests {
         assert_eq!(kept, ["ecalp iid+cycle:100"]);
         assert_eq!(skipped.len(), 3, "{skipped:?}");
         assert!(skipped.iter().all(|s| s.contains("bytes")), "{skipped:?}");
+    }
+
+    #[test]
+    fn a_run_that_takes_too_long_is_given_up_and_its_cell_says_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut plan = plan(folder.path(), &[Made::named("sea")], &["iid"]);
+        (plan.jobs, plan.seeds, plan.patience) = (1, vec![0, 1], Some(Duration::ZERO));
+        let outcome = plan.run(&()).unwrap();
+        assert!(outcome.runs.is_empty() && outcome.refused.len() == 2, "{:?}", outcome.refused);
+        assert!(outcome.skipped.iter().all(|s| s.contains("given up after")), "{:?}", outcome.skipped);
+        let found = crate::report::read(&plan.out).unwrap();
+        assert!(found.runs.is_empty() && found.refused.len() == outcome.refused.len());
+        assert!(found.refused.iter().all(|refused| outcome.refused.contains(refused)), "{:?}", found.refused);
+        // With patience for one of them, the table has the other's word.
+        plan.patience = None;
+        plan.methods.truncate(1);
+        plan.run(&()).unwrap();
+        let found = crate::report::read(&plan.out).unwrap();
+        let runs: Vec<Run> = found.runs.into_iter().map(|(run, _)| run).collect();
+        let methods: Vec<&str> = found.refused.iter().map(|r| r.method.as_str()).collect();
+        assert_eq!((runs.len(), methods), (2, vec!["tda"]));
+        let tables = crate::report::markdown(&runs, &found.refused);
+        assert!(tables.contains("tda (time): 1 stream(s) of sea; given up after"), "{tables}");
     }
 
     #[test]

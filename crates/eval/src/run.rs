@@ -22,7 +22,7 @@ use crate::plan::Job;
 use crate::protocol::{Role, Sample, Stream};
 use crate::random::Random;
 use crate::stage::Stage;
-use crate::summary::{Made, Run, Timing, Window};
+use crate::summary::{Estimated, Made, Run, Timing, Window};
 use crate::tally::{End, Tally, Told};
 
 /// Rows of a step under a protocol with delayed labels, which are handed over between steps.
@@ -43,12 +43,17 @@ struct Answered {
     /// The method's logits.
     logits: Scores,
     rows: Vec<AnsweredRow>,
+    /// Sets of classes, and how well each row fits the known ones; empty where there are none.
+    sets: Vec<Vec<u32>>,
+    known: Vec<f32>,
     health: Option<Health>,
     /// How long the step took.
     seconds: f64,
 }
 
 struct AnsweredRow {
+    /// Whether it was judged to fit no class.
+    unknown: bool,
     /// The sample's id, by which a delayed label names it.
     id: u64,
     /// Temperature of the method's probabilities.
@@ -105,6 +110,8 @@ impl Job<'_> {
                 clock.worked(answered.seconds, done, samples.len());
                 for (i, sample) in samples.iter().enumerate() {
                     tally.push(sample, answered.adapted(i), answered.zero_shot(i));
+                    let verdict = answered.known.get(i).map(|&score| (answered.rows[i].unknown, score));
+                    tally.push_promises(sample, answered.sets.get(i).map(Vec::as_slice), verdict);
                     if self.method.card().transductive {
                         tally.close_window(done + i + 1);
                     }
@@ -257,6 +264,7 @@ impl Learner {
                 let step = session.step(input)?;
                 let seconds = started.elapsed().as_secs_f64();
                 let row = |(row, &tau): (&ultta::Row, &f32)| AnsweredRow {
+                    unknown: row.unknown,
                     id: row.id,
                     tau,
                     answer: (row.label, row.prob),
@@ -265,6 +273,8 @@ impl Learner {
                 Ok(Answered {
                     rows: step.rows.iter().zip(&step.prediction.tau_cal).map(row).collect(),
                     zero_shot: step.zero_shot,
+                    sets: step.sets,
+                    known: step.known,
                     logits: step.prediction.calibrated.unwrap_or(step.prediction.scores),
                     health: Some(step.health),
                     seconds,
@@ -277,13 +287,23 @@ impl Learner {
                 let prediction = session.step(&pixels, &zero_shot)?;
                 let seconds = started.elapsed().as_secs_f64();
                 let row = |(i, answer): (usize, &ultta::Answer)| AnsweredRow {
+                    unknown: false,
                     id: 0,
                     tau: 1.0,
                     answer: (answer.label, answer.prob),
                     zero_shot: Told::of(zero_shot.row(i)).answer,
                 };
                 let rows = prediction.answers.iter().enumerate().map(row).collect();
-                Ok(Answered { rows, zero_shot, logits: prediction.scores, health: None, seconds })
+                let (sets, known) = (Vec::new(), Vec::new());
+                Ok(Answered {
+                    rows,
+                    sets,
+                    known,
+                    zero_shot,
+                    logits: prediction.scores,
+                    health: None,
+                    seconds,
+                })
             }
         }
     }
@@ -300,6 +320,12 @@ impl Learner {
                     guard_fired: health.guard_fired,
                     admitted_share: session.admitted() as f64 / session.next_id().max(1) as f64,
                     classes: session.per_class(),
+                    estimated: Some(Estimated {
+                        adapted: health.estimate,
+                        zero_shot: health.estimate_zero_shot,
+                        labels: health.estimate_labels,
+                        ingredients: session.estimate_ingredients(),
+                    }),
                 }
             }
             Learner::Pictures(session) => End {

@@ -23,13 +23,8 @@ pub struct RunFolder(PathBuf);
 impl RunFolder {
     /// The folder of a run below `out`.
     pub fn of(job: &Job<'_>, out: &Path) -> Self {
-        // A name may hold folders, but none that lead out of `out`.
-        let plain = |name: &str| -> PathBuf {
-            let name = name.replace([':', '\\'], "-");
-            name.split('/').filter(|part| !matches!(*part, "" | "." | "..")).collect()
-        };
-        let folder = out.join(plain(job.protocol.name())).join(plain(&job.dataset));
-        Self(folder.join(plain(&job.method.name)).join(format!("seed-{}", job.seed)))
+        let cell = cell(out, job.protocol.name(), &job.dataset, &job.method.name);
+        Self(cell.join(format!("seed-{}", job.seed)))
     }
 
     /// The run in the folder, if it is complete and was made under the same configuration.
@@ -87,6 +82,15 @@ impl RunFolder {
         std::fs::rename(aside.path(), folder).map_err(io("renaming to", folder))?;
         Ok(())
     }
+}
+
+/// The folder of a method on a dataset under a protocol. A name may hold folders, but none that lead out of `out`.
+pub(crate) fn cell(out: &Path, protocol: &str, dataset: &str, method: &str) -> PathBuf {
+    let plain = |name: &str| -> PathBuf {
+        let name = name.replace([':', '\\'], "-");
+        name.split('/').filter(|part| !matches!(*part, "" | "." | "..")).collect()
+    };
+    out.join(plain(protocol)).join(plain(dataset)).join(plain(method))
 }
 
 fn json(value: &impl Serialize) -> String {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use ultta::Estimate;
 
 pub use crate::facts::Facts;
 pub use crate::made::Made;
@@ -10,6 +11,7 @@ use crate::metrics::{
     AfterGarbage, Bin, Detection, DetectionIntervals, Intervals, Quality, ShotFigures, Spread, Switches,
 };
 use crate::pictures::Cost;
+pub use crate::promises::{Rejection, SetFigures};
 pub use crate::right::Right;
 
 /// One protocol × method × dataset × seed. Deterministic: what depends on the clock is in [`Timing`].
@@ -62,6 +64,15 @@ pub struct Summary {
     pub missed: usize,
     /// Delayed labels the method made use of.
     pub labels_used: usize,
+    /// Sets of classes, where the method gives some (`coverage`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sets: Option<SetFigures>,
+    /// Rejection of samples that fit no class, where the method rejects some (`[unknown]`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rejection: Option<Rejection>,
+    /// What the session itself estimates of its accuracy, at the end of the stream.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimated: Option<Estimated>,
     /// Reliability diagram of the adapted answers.
     pub reliability: Vec<Bin>,
     /// Reliability diagram of the frozen model.
@@ -74,6 +85,19 @@ pub struct Summary {
     /// What the method is allowed to see and to keep.
     #[serde(default)]
     pub facts: Facts,
+}
+
+/// What a session estimates of its own accuracy.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Estimated {
+    /// Of the adapted answers.
+    pub adapted: Estimate,
+    /// Of the zero-shot answers.
+    pub zero_shot: Estimate,
+    /// Labels that the estimates rest on.
+    pub labels: u64,
+    /// What they are made of, for fits of their constants (`docs/estimate.py`).
+    pub ingredients: [f64; 11],
 }
 
 /// Answers that differ from zero-shot's.
@@ -209,6 +233,12 @@ pub struct Window {
     pub movement: f64,
     /// τ_cal at its end.
     pub tau_cal: f64,
+    /// Share of its samples whose set of classes held the truth, where there are sets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub set_held: Option<f64>,
+    /// Mean number of classes of a set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub set_size: Option<f64>,
 }
 
 /// What depends on the machine.

@@ -12,9 +12,10 @@ use crate::metrics::{
 };
 use crate::pack::Pack;
 use crate::plan::Job;
+use crate::promises::Promises;
 use crate::protocol::{Role, Sample, Stream};
 use crate::summary::{
-    ClassStory, Course, Domain, Facts, Flip, Flips, Open, Right, Stability, Summary, Window,
+    ClassStory, Course, Domain, Estimated, Facts, Flip, Flips, Open, Right, Stability, Summary, Window,
 };
 
 /// Flips and classes kept as examples.
@@ -31,6 +32,7 @@ pub(crate) struct End {
     pub guard_fired: u64,
     pub admitted_share: f64,
     pub classes: Vec<ClassDrift>,
+    pub estimated: Option<Estimated>,
 }
 
 /// What a classifier told of a sample: logits, the temperature of their probabilities, its answer and how probable
@@ -80,6 +82,7 @@ pub(crate) struct Tally<'a> {
     mass: [Vec<f64>; 2],
     max_answer_kl: f64,
     head: Arc<Head>,
+    promises: Promises,
 }
 
 impl<'a> Tally<'a> {
@@ -109,6 +112,20 @@ impl<'a> Tally<'a> {
             mass: [vec![0.0; classes], vec![0.0; classes]],
             max_answer_kl: 0.0,
             head: head.clone(),
+            promises: Promises::default(),
+        }
+    }
+
+    /// What was promised of a sample: its set, and whether it is known.
+    pub fn push_promises(&mut self, sample: &Sample, set: Option<&[u32]>, verdict: Option<(bool, f32)>) {
+        if sample.role == Role::Garbage {
+            return;
+        }
+        if let Some((unknown, score)) = verdict {
+            self.promises.push_verdict(sample.role, unknown, score);
+        }
+        if let Some(set) = set.filter(|_| sample.role == Role::Known) {
+            self.promises.push_set(set, self.job.label(sample));
         }
     }
 
@@ -222,6 +239,7 @@ impl<'a> Tally<'a> {
         let fresh = &self.adapted.scored()[self.counted..];
         let frozen = &self.zero_shot.scored()[self.counted..];
         let n = fresh.len();
+        let (set_held, set_size) = self.promises.close_window().unzip();
         let mean = |values: &mut dyn Iterator<Item = f64>| values.sum::<f64>() / n.max(1) as f64;
         self.windows.push(Window {
             end: done,
@@ -234,6 +252,8 @@ impl<'a> Tally<'a> {
             prior_kl: self.health.map_or(0.0, |h| h.prior_kl),
             movement: self.health.map_or(0.0, |h| h.movement_max),
             tau_cal: self.health.map_or(1.0, |h| h.tau_cal),
+            set_held,
+            set_size,
         });
         self.counted += n;
         let own = [&self.adapted, &self.zero_shot].map(|g| g.mass().to_vec());
@@ -295,6 +315,9 @@ impl<'a> Tally<'a> {
             guard_fired: end.guard_fired,
             missed: self.missed,
             labels_used: 0,
+            sets: self.health.as_ref().and_then(|health| self.promises.sets(health)),
+            rejection: self.promises.rejection(),
+            estimated: end.estimated,
             reliability: self.adapted.bins().to_vec(),
             zero_shot_reliability: self.zero_shot.bins().to_vec(),
             drift: self.drift(&end.classes),

@@ -6,6 +6,7 @@
 //! | [`features`] | a features file as it is stored: rows, labels, `learn`, `times`, `views` |
 //! | [`tensors`] | safetensors: reading the header, writing a file |
 //! | [`npy`] | NumPy's `.npy` arrays and `.npz` archives |
+//! | [`onnx`] | small ONNX models, written only |
 //! | [`lines`] | rows as JSON lines |
 //! | [`numbers`] | little-endian numbers of every dtype |
 //! | [`map`] | memory maps: the only `unsafe` code of this crate |
@@ -23,6 +24,7 @@ pub mod lines;
 pub mod map;
 pub mod npy;
 pub mod numbers;
+pub mod onnx;
 pub mod shown;
 pub mod tensors;
 pub mod write;

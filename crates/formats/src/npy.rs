@@ -1,13 +1,16 @@
-//! Reading NumPy's `.npy` arrays and `.npz` archives.
+//! NumPy's `.npy` arrays and `.npz` archives.
 //!
 //! Only what feature and label files need is understood: arrays of plain numbers, little-endian, rows one after
-//! another. Everything else is refused by name.
+//! another. Everything else is refused by name. Archives of floats and names are written, too.
 
-use std::io::{Cursor, Read};
+use std::io::{Cursor, Read, Write};
 use std::ops::Range;
 
 use safetensors::Dtype;
-use zip::ZipArchive;
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, ZipArchive, ZipWriter};
+
+use crate::numbers::Number;
 
 use crate::Problem;
 
@@ -158,6 +161,49 @@ impl<'a> Archive<'a> {
     }
 }
 
+/// An array on its way into an archive.
+pub enum NewArray<'a> {
+    /// Floats of a shape.
+    Floats(&'a [usize], &'a [f32]),
+    /// Names.
+    Names(&'a [String]),
+}
+
+impl NewArray<'_> {
+    /// The bytes of a `.npy` file.
+    fn to_bytes(&self) -> Vec<u8> {
+        let (descr, shape, data) = match self {
+            NewArray::Floats(shape, values) => ("<f4".to_string(), shape.to_vec(), f32::encode(values)),
+            NewArray::Names(names) => {
+                // NumPy's strings have one length, four bytes a character.
+                let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max(1);
+                let padded = names.iter().flat_map(|name| {
+                    name.chars().map(u32::from).chain(std::iter::repeat(0)).take(width).collect::<Vec<_>>()
+                });
+                (format!("<U{width}"), vec![names.len()], u32::encode(&padded.collect::<Vec<_>>()))
+            }
+        };
+        let sizes: String = shape.iter().map(|size| format!("{size},")).collect();
+        let mut header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({sizes}), }}");
+        // The numbers begin at a multiple of 64.
+        let length = (NPY_MAGIC.len() + 4 + header.len() + 1).next_multiple_of(64) - NPY_MAGIC.len() - 4;
+        header.extend(std::iter::repeat_n(' ', length - header.len() - 1));
+        header.push('\n');
+        [NPY_MAGIC, &[1, 0], &(length as u16).to_le_bytes(), header.as_bytes(), &data].concat()
+    }
+}
+
+/// The bytes of a `.npz` archive, not compressed.
+pub fn archive(arrays: &[(&str, NewArray<'_>)]) -> Result<Vec<u8>, Problem> {
+    let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
+    let options = SimpleFileOptions::default().compression_method(CompressionMethod::Stored);
+    for (name, array) in arrays {
+        zip.start_file(format!("{name}.npy"), options).map_err(|e| broken_archive(e.to_string()))?;
+        zip.write_all(&array.to_bytes()).map_err(|e| broken_archive(e.to_string()))?;
+    }
+    Ok(zip.finish().map_err(|e| broken_archive(e.to_string()))?.into_inner())
+}
+
 fn broken_archive(reason: String) -> Problem {
     Problem::Broken { format: ".npz archive", reason }
 }
@@ -184,6 +230,21 @@ mod tests {
         let labels =
             Header::parse(&npy("{'descr': '|u1', 'fortran_order': False, 'shape': (2,)}", 2)).unwrap();
         assert_eq!((labels.dtype, labels.shape), (Dtype::U8, vec![2]));
+    }
+
+    #[test]
+    fn an_archive_is_read_back() {
+        let names = ["a".to_string(), "žluť".to_string()];
+        let written = [("w", NewArray::Floats(&[2, 1], &[1.5, -2.0])), ("names", NewArray::Names(&names))];
+        let bytes = archive(&written).unwrap();
+        let mut archive = Archive::open(&bytes).unwrap();
+        assert_eq!(archive.names(), ["names", "w"]);
+        let array = archive.take("w").unwrap().unwrap();
+        let header = Header::parse(&array).unwrap();
+        assert_eq!((header.dtype, &header.shape[..], header.bytes.start % 64), (Dtype::F32, &[2, 1][..], 0));
+        assert_eq!(f32::decode(&array[header.bytes]), [1.5, -2.0]);
+        let names = archive.take("names").unwrap().unwrap();
+        assert!(names.ends_with(&u32::encode(&[0x17e, u32::from('l'), u32::from('u'), 0x165])));
     }
 
     #[test]

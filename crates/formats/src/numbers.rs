@@ -31,6 +31,11 @@ macro_rules! number {
 }
 number!(f64, F64; f32, F32; u64, U64; u32, U32; u16, U16; u8, U8; i64, I64; i32, I32; i16, I16; i8, I8);
 
+/// Floats in half precision (F16).
+pub fn halves(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|&v| f16::from_f32(v).to_le_bytes()).collect()
+}
+
 /// Whether [`floats`] reads this dtype.
 pub fn is_float(dtype: Dtype) -> bool {
     matches!(dtype, Dtype::F16 | Dtype::BF16 | Dtype::F32 | Dtype::F64)

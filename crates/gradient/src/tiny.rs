@@ -1,119 +1,24 @@
-//! A dual encoder small enough to be trained in seconds, on pictures drawn by this file: ten shapes with their words,
-//! in two styles. The model learns one style; the other is a real shift that adaptation can be judged on.
+//! The trainer of the tiny dual encoder (`ultta_encode::tiny`): seconds on drawn shapes with their words. The model
+//! learns one style; the other is a real shift that adaptation can be judged on.
 
 use candle_core::{Device, Tensor};
-use ultta_encode::Activation;
-use ultta_encode::config::{
-    BlockConfig, ModelConfig, Preprocess, TextConfig, TokenKind, VisionConfig, VisionPool,
-};
-use ultta_encode::decode::Picture;
+use ultta_encode::config::Preprocess;
 use ultta_encode::preprocess::preprocess;
+use ultta_encode::tiny::shapes::{SHAPES, SIZE, Style, draw};
+use ultta_encode::tiny::{TABLE, TOKENS, config};
 use ultta_encode::tokens::Tokenizer;
 use ultta_eval::random::Random;
+use ultta_formats::Dtype;
+use ultta_formats::numbers::{Number, halves};
+use ultta_formats::tensors::NewTensor;
 
 use crate::ops::cross_entropy;
 use crate::train::{Kind, Optimizer, Parameters};
 use crate::vit::{Model, Weights};
 use crate::{Error, Result};
 
-/// The words.
-pub const SHAPES: [&str; 10] =
-    ["circle", "square", "triangle", "cross", "ring", "diamond", "star", "crescent", "hexagon", "bar"];
-
-/// Pixels across and down.
-pub const SIZE: usize = 32;
-
 /// What the prompts of the training say.
 const TEMPLATES: [&str; 3] = ["a photo of a {}.", "a drawing of a {}.", "{}"];
-
-/// How shapes are drawn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Style {
-    /// Dark on light paper: what the model is trained on.
-    Source,
-    /// Dark on darker, rippled paper, with more noise.
-    Shifted,
-}
-
-/// Below 0 inside the shape; about the distance to its edge.
-fn distance(shape: usize, u: f64, v: f64) -> f64 {
-    let r = (u * u + v * v).sqrt();
-    let angle = v.atan2(u);
-    match shape {
-        0 => r - 0.62,
-        1 => u.abs().max(v.abs()) - 0.56,
-        2 => (v - 0.45).max(0.87 * u.abs() - 0.5 * v - 0.4),
-        3 => {
-            let bar = |a: f64, b: f64| (a.abs() - 0.7).max(b.abs() - 0.2);
-            bar(u, v).min(bar(v, u))
-        }
-        4 => (r - 0.52).abs() - 0.14,
-        5 => 0.8 * (u.abs() + v.abs() * 0.8 - 0.68),
-        6 => 0.8 * (r - 0.46 - 0.2 * (5.0 * angle).cos()),
-        7 => (r - 0.66).max(0.52 - ((u - 0.3).powi(2) + v * v).sqrt()),
-        8 => {
-            let sector = std::f64::consts::PI / 3.0;
-            let folded = (angle + sector / 2.0).rem_euclid(sector) - sector / 2.0;
-            r * folded.cos() - 0.56
-        }
-        _ => (u.abs() - 0.78).max(v.abs() - 0.22),
-    }
-}
-
-/// Draws a shape.
-pub fn draw(shape: usize, style: Style, random: &mut Random) -> Picture {
-    let mut range = |low: f64, high: f64| low + (high - low) * random.uniform();
-    let (scale, turn) = (range(0.75, 1.1), range(-0.35, 0.35));
-    let (left, top) = (range(-0.18, 0.18), range(-0.18, 0.18));
-    let light = [range(0.7, 1.0), range(0.7, 1.0), range(0.7, 1.0)];
-    let dark = [range(0.0, 0.4), range(0.0, 0.4), range(0.0, 0.4)];
-    let middle = [range(0.5, 0.8), range(0.5, 0.8), range(0.5, 0.8)];
-    let wave = [range(2.0, 7.0), range(-5.0, 5.0), range(0.0, 6.3)];
-    let (ink, paper, noise, texture) = match style {
-        Style::Source => (dark, light, 0.04, 0.0),
-        Style::Shifted => (dark, middle, 0.10, 0.08),
-    };
-    let mut rgb = Vec::with_capacity(3 * SIZE * SIZE);
-    for y in 0..SIZE {
-        for x in 0..SIZE {
-            let at = |i: usize| 2.0 * (i as f64 + 0.5) / SIZE as f64 - 1.0;
-            let (dx, dy) = ((at(x) - left) / scale, (at(y) - top) / scale);
-            let (u, v) = (dx * turn.cos() - dy * turn.sin(), dx * turn.sin() + dy * turn.cos());
-            let edge = distance(shape, u, v);
-            let cover = (0.5 - edge * SIZE as f64 / 4.0).clamp(0.0, 1.0);
-            let ripple = texture * (wave[0] * at(x) + wave[1] * at(y) + wave[2]).sin();
-            for c in 0..3 {
-                let value = paper[c] + ripple + cover * (ink[c] - paper[c]) + noise * random.normal();
-                rgb.push((255.0 * value).clamp(0.0, 255.0).round() as u8);
-            }
-        }
-    }
-    Picture { width: SIZE, height: SIZE, rgb }
-}
-
-/// Sizes of the model.
-pub fn config() -> ModelConfig {
-    let blocks = |width: usize, layers: usize| BlockConfig {
-        width,
-        layers,
-        heads: 4,
-        hidden: 2 * width,
-        activation: Activation::QuickGelu,
-        eps: 1e-5,
-    };
-    ModelConfig {
-        vision: VisionConfig {
-            image_size: SIZE,
-            patch: 8,
-            blocks: blocks(64, 4),
-            pool: VisionPool::ClassToken,
-        },
-        text: TextConfig { vocabulary: 49_408, context: 16, blocks: blocks(32, 2), causal: true },
-        dim: 32,
-        preprocess: Preprocess::openai(SIZE),
-        tokens: TokenKind::Clip,
-    }
-}
 
 /// Preprocessed pictures, `each` of every shape, and their labels, shape after shape.
 pub fn pictures(each: usize, style: Style, seed: u64) -> Result<(Vec<f32>, Vec<usize>)> {
@@ -122,23 +27,62 @@ pub fn pictures(each: usize, style: Style, seed: u64) -> Result<(Vec<f32>, Vec<u
     let config = Preprocess::openai(SIZE);
     for shape in 0..SHAPES.len() {
         for _ in 0..each {
-            pixels.extend(preprocess(&draw(shape, style, &mut random), &config)?);
+            pixels.extend(preprocess(&draw(shape, style, || random.uniform()), &config)?);
             labels.push(shape);
         }
     }
     Ok((pixels, labels))
 }
 
-/// Share of pictures of a style that a model names rightly, `each` of every shape.
-pub fn accuracy(model: &Model, each: usize, style: Style) -> Result<f64> {
+/// Share of pictures of a style that a model names rightly, `each` of every shape drawn from this seed.
+pub fn accuracy(model: &Model, each: usize, style: Style, seed: u64) -> Result<f64> {
     let prompts: Vec<String> = SHAPES.iter().map(|s| format!("a photo of a {s}.")).collect();
     let (ids, ends) = model.tokens(&prompts)?;
     let words = model.texts(model.weights(), &model.embed(model.weights(), &ids)?, &ends)?;
-    let (pixels, labels) = pictures(each, style, 77)?;
+    let (pixels, labels) = pictures(each, style, seed)?;
     let images = model.images(model.weights(), &model.patches(&pixels)?)?;
     let answers = images.matmul(&words.t()?)?.argmax(1)?.to_vec1::<u32>()?;
     let right = answers.iter().zip(&labels).filter(|(a, b)| **a as usize == **b).count();
     Ok(right as f64 / labels.len().max(1) as f64)
+}
+
+/// Token ids of every shape's prompt, by template.
+fn prompts(tokenizer: &Tokenizer) -> Result<Vec<Vec<Vec<u32>>>> {
+    let of = |template: &&str| {
+        let texts = SHAPES.iter().map(|s| tokenizer.encode(&template.replace("{}", s)));
+        Ok(texts.collect::<Result<Vec<_>, _>>()?)
+    };
+    TEMPLATES.iter().map(of).collect()
+}
+
+/// The tokens that occur, sorted.
+fn used(prompts: &[Vec<Vec<u32>>]) -> Vec<u32> {
+    let mut used: Vec<u32> = prompts.iter().flatten().flatten().copied().collect();
+    used.sort_unstable();
+    used.dedup();
+    used
+}
+
+/// The weights as they ship (`ultta_encode::tiny`): in half precision, of the table of tokens the rows that were trained.
+pub fn packed(model: &Model) -> Result<Vec<u8>> {
+    let used = used(&prompts(model.tokenizer())?);
+    let width = model.config().text.blocks.width;
+    let mut files: Vec<(String, Dtype, Vec<usize>, Vec<u8>)> = Vec::new();
+    for (name, mut shape, mut values) in model.named()? {
+        if name == TABLE {
+            let rows = used.iter().flat_map(|&id| &values[id as usize * width..][..width]).copied().collect();
+            (values, shape) = (rows, vec![used.len(), width]);
+        }
+        files.push((name, Dtype::F16, shape, halves(&values)));
+    }
+    files.push((TOKENS.into(), Dtype::U32, vec![used.len()], u32::encode(&used)));
+    let tensors = files.iter().map(|(name, dtype, shape, bytes)| NewTensor {
+        name,
+        dtype: *dtype,
+        shape: shape.clone(),
+        bytes,
+    });
+    Ok(ultta_formats::to_bytes(tensors.collect(), &Default::default()))
 }
 
 /// Trains the model on the source style: softmax over the words' prompts, Adam, `steps` steps of 64 pictures.
@@ -146,16 +90,8 @@ pub fn train(steps: usize, seed: u64, mut told: impl FnMut(usize, f64)) -> Resul
     let full = config();
     let tokenizer = Tokenizer::clip(full.text.context);
     // Only the tokens that occur are trained: a table of these, put into the full one in the end.
-    let mut used: Vec<u32> = Vec::new();
-    let mut prompts = Vec::new();
-    for template in TEMPLATES {
-        let texts: Vec<String> = SHAPES.iter().map(|s| template.replace("{}", s)).collect();
-        let ids = texts.iter().map(|t| tokenizer.encode(t)).collect::<Result<Vec<_>, _>>()?;
-        used.extend(ids.iter().flatten());
-        prompts.push(ids);
-    }
-    used.sort_unstable();
-    used.dedup();
+    let prompts = prompts(&tokenizer)?;
+    let used = used(&prompts);
     let mut small = full.clone();
     small.text.vocabulary = used.len().max(3);
     let start = Model::random("tiny", small, seed)?;
@@ -171,7 +107,7 @@ pub fn train(steps: usize, seed: u64, mut told: impl FnMut(usize, f64)) -> Resul
         for row in 0..batch {
             let shape = random.below(SHAPES.len());
             target[row * SHAPES.len() + shape] = 1.0;
-            pixels.extend(preprocess(&draw(shape, Style::Source, &mut random), &full.preprocess)?);
+            pixels.extend(preprocess(&draw(shape, Style::Source, || random.uniform()), &full.preprocess)?);
         }
         let target = Tensor::from_vec(target, (batch, SHAPES.len()), &Device::Cpu)?;
         let weights = parameters.weights();

@@ -75,8 +75,12 @@ fn shapes(config: &ModelConfig) -> Vec<(String, Vec<usize>)> {
 }
 
 impl Model {
-    /// Opens a model by folder or hub name, as `ultta_encode::open` does.
+    /// Opens a model by folder or hub name, or the tiny one, as `ultta_encode::open` does.
     pub fn open(model: &str) -> Result<Self> {
+        if model == ultta_encode::tiny::NAME {
+            let (tensors, config) = (ultta_encode::tiny::tensors()?, ultta_encode::tiny::config());
+            return Self::of(model, &tensors, config);
+        }
         let folder: PathBuf = if Path::new(model).is_dir() {
             model.into()
         } else {
@@ -90,8 +94,12 @@ impl Model {
         }
         let tensors = open_weights(&folder)?;
         let config = ModelConfig::load(&folder, &tensors)?;
+        Self::of(model, &tensors, config)
+    }
+
+    fn of(model: &str, tensors: &Tensors, config: ModelConfig) -> Result<Self> {
         let logit_scale = tensors.scalar("logit_scale").map_or(100.0, f32::exp);
-        let weights = read(&tensors, &config)?;
+        let weights = read(tensors, &config)?;
         Self::new(model, config, weights, logit_scale)
     }
 
@@ -136,15 +144,9 @@ impl Model {
         Self::new(name, config, weights, 100.0)
     }
 
-    /// Writes a folder in the layout of transformers, which `ultta-encode` opens.
-    pub fn save(&self, folder: &Path) -> Result<()> {
-        let io = |doing: &'static str, path: &Path| {
-            let path = path.to_owned();
-            move |source| Error::Core(ultta::Error::Io { doing, source, path })
-        };
-        std::fs::create_dir_all(folder).map_err(io("making a folder", folder))?;
-        let mut files: Vec<(String, Vec<usize>, Vec<u8>)> = Vec::new();
-        let bytes = <f32 as Number>::encode;
+    /// Names in transformers, shapes and values of all weights.
+    pub(crate) fn named(&self) -> Result<Vec<(String, Vec<usize>, Vec<f32>)>> {
+        let mut list = Vec::new();
         for (name, tensor) in &self.weights {
             let values = crate::ops::with(tensor, <[f32]>::to_vec)?;
             let mut shape = tensor.dims().to_vec();
@@ -152,11 +154,8 @@ impl Model {
             if let Some((before, kind)) = name.split_once("self_attn.qkv.") {
                 shape[0] /= 3;
                 for (part, values) in ["q", "k", "v"].iter().zip(values.chunks_exact(values.len() / 3)) {
-                    files.push((
-                        format!("{before}self_attn.{part}_proj.{kind}"),
-                        shape.clone(),
-                        bytes(values),
-                    ));
+                    let name = format!("{before}self_attn.{part}_proj.{kind}");
+                    list.push((name, shape.clone(), values.to_vec()));
                 }
                 continue;
             }
@@ -164,9 +163,22 @@ impl Model {
                 let patch = self.config.vision.patch;
                 shape = vec![shape[0], 3, patch, patch];
             }
-            files.push((name, shape, bytes(&values)));
+            list.push((name, shape, values));
         }
-        files.push(("logit_scale".into(), vec![], bytes(&[self.logit_scale.ln()])));
+        list.push(("logit_scale".into(), vec![], vec![self.logit_scale.ln()]));
+        Ok(list)
+    }
+
+    /// Writes a folder in the layout of transformers, which `ultta-encode` opens.
+    pub fn save(&self, folder: &Path) -> Result<()> {
+        let io = |doing: &'static str, path: &Path| {
+            let path = path.to_owned();
+            move |source| Error::Core(ultta::Error::Io { doing, source, path })
+        };
+        std::fs::create_dir_all(folder).map_err(io("making a folder", folder))?;
+        let bytes = <f32 as Number>::encode;
+        let files: Vec<(String, Vec<usize>, Vec<u8>)> =
+            self.named()?.into_iter().map(|(name, shape, values)| (name, shape, bytes(&values))).collect();
         let tensors = files.iter().map(|(name, shape, bytes)| NewTensor {
             name,
             dtype: Dtype::F32,
@@ -187,6 +199,7 @@ impl Model {
                     Activation::QuickGelu => "quick_gelu",
                     Activation::Gelu => "gelu",
                     Activation::GeluTanh => "gelu_pytorch_tanh",
+                    Activation::Relu => "relu",
                 },
             })
         };
@@ -356,6 +369,10 @@ fn class_token(config: &ModelConfig) -> Result<()> {
         VisionPool::Attention => Err(Error::Model(
             "gradients go through CLIP towers (class token); got one that pools by attention (SigLIP)".into(),
         )),
+        VisionPool::MeanQuery(_) => Err(Error::Model(
+            "gradients go through CLIP's transformers (class token); got a residual network (RN50, RN101)"
+                .into(),
+        )),
     }
 }
 
@@ -408,6 +425,7 @@ fn transformer(
             Activation::QuickGelu => quick_gelu(&hidden)?,
             Activation::Gelu => hidden.gelu_erf()?,
             Activation::GeluTanh => hidden.gelu()?,
+            Activation::Relu => hidden.relu()?,
         };
         x = (x + dense(&hidden, weights, &format!("{base}.mlp.fc2"))?)?;
     }

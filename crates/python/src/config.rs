@@ -3,7 +3,7 @@
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
-use toml::Value;
+use toml::{Table, Value};
 use ultta::{Card, Config, Grouping, Readout};
 
 use crate::error::raise;
@@ -106,8 +106,8 @@ fn literal(key: &str, value: &Bound<'_, PyAny>) -> PyResult<String> {
 
 /// A resolved configuration as nested dictionaries.
 pub fn to_dict<'py>(py: Python<'py>, config: &Config) -> PyResult<Bound<'py, PyAny>> {
-    let value = Value::try_from(config).map_err(|e| PyValueError::new_err(e.to_string()))?;
-    python_value(py, &value)
+    let table: Table = config.to_toml().parse().map_err(|e| PyValueError::new_err(format!("{e}")))?;
+    python_value(py, &Value::Table(table))
 }
 
 fn python_value<'py>(py: Python<'py>, value: &Value) -> PyResult<Bound<'py, PyAny>> {

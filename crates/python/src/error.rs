@@ -1,4 +1,4 @@
-//! Errors of the core as Python exceptions: one match, in the core's own words.
+//! Errors of the core as Python exceptions: the core's own words, then what the caller can do about it.
 
 use pyo3::PyErr;
 use pyo3::exceptions::{PyOSError, PyValueError};
@@ -6,14 +6,31 @@ use ultta::Error;
 
 /// `OSError` for files that cannot be read or written, `ValueError` for everything else the caller handed over.
 pub fn raise(error: Error) -> PyErr {
-    let advice = match error.root() {
-        // A row of zeros has no direction that scaling could keep.
-        Error::NotUnit { what: "features" | "views", norm, .. } if *norm > 0.0 => {
-            "; scale the rows to unit length first, or pass normalize=True"
-        }
-        _ => "",
-    };
-    let words = format!("{error}{advice}");
+    advised(error, None)
+}
+
+/// The same for rows that a caller handed over with `normalize` or without it: the advice depends on it.
+pub fn raise_rows(normalize: bool) -> impl Fn(Error) -> PyErr {
+    move |error| advised(error, Some(normalize))
+}
+
+/// Refuses two counts that should be one, in the caller's words: "3 prototypes, 2 class names".
+pub fn counts_differ(
+    what: &'static str,
+    (expected, of): (usize, &str),
+    (got, given): (usize, &str),
+) -> PyErr {
+    let told = beside((got, given), (expected, of));
+    PyValueError::new_err(format!("{}{told}", Error::Shape { what, expected, got }))
+}
+
+/// A number with its noun.
+fn counted(n: usize, noun: &str) -> String {
+    if n == 1 { format!("1 {noun}") } else { format!("{n} {noun}s") }
+}
+
+fn advised(error: Error, normalize: Option<bool>) -> PyErr {
+    let words = format!("{error}{}", advice(error.root(), normalize));
     match error {
         // With an error number, Python chooses the fitting subclass, FileNotFoundError and the like.
         Error::Io { source, .. } => match source.raw_os_error().or(missing(&source)) {
@@ -22,6 +39,32 @@ pub fn raise(error: Error) -> PyErr {
         },
         _ => PyValueError::new_err(words),
     }
+}
+
+/// What the caller can do. `normalize` is what was passed as such, if the call has it.
+fn advice(error: &Error, normalize: Option<bool>) -> String {
+    match *error {
+        // Scaling cannot help a row of zeros, whatever was passed.
+        Error::NotUnit { norm, .. } if norm < 1e-30 => {
+            "; a row of zeros has no direction, so leave it out".into()
+        }
+        Error::NotUnit { .. } if normalize == Some(false) => {
+            "; scale the rows to unit length first, or pass normalize=True".into()
+        }
+        Error::NotUnit { .. } => "; scale the rows to unit length first".into(),
+        Error::Shape { what: "feature dimension", expected, got } if got > 0 => {
+            format!("; the rows have {got} numbers, the head's {expected}: do both come from one encoder?")
+        }
+        Error::Shape { what: "learn marks", expected, got } => beside((got, "learn mark"), (expected, "row")),
+        Error::Shape { what: "times", expected, got } => beside((got, "time"), (expected, "row")),
+        Error::Shape { what: "view counts", expected, got } => beside((got, "view count"), (expected, "row")),
+        _ => String::new(),
+    }
+}
+
+/// ": 3 times, 10 rows".
+fn beside((got, given): (usize, &str), (expected, of): (usize, &str)) -> String {
+    format!(": {}, {}", counted(got, given), counted(expected, of))
 }
 
 /// ENOENT for a missing folder, whose number a temporary file's error does not hand on.

@@ -9,7 +9,7 @@ use numpy::{PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use serde_json::json;
-use ultta::Error;
+use ultta::{Error, Features};
 use ultta_eval::dataset::{self, Dataset, Heads};
 use ultta_eval::method::Method;
 use ultta_eval::metrics::{Detection, Ece, Edges, Gather, adaptive_ece, aurc};
@@ -18,7 +18,9 @@ use ultta_eval::plan::{Job, Outcome, Plan, Progress};
 use ultta_eval::protocol::Protocol;
 use ultta_eval::summary::cells;
 
-use crate::error::raise;
+use crate::array::Matrix;
+use crate::error::{counts_differ, raise};
+use crate::head::Head;
 
 /// How often pending signals are looked at while an evaluation runs.
 const LOOK: Duration = Duration::from_millis(50);
@@ -33,9 +35,9 @@ pub fn _quality(
 ) -> PyResult<String> {
     let (probs, answers, labels) = (probs.as_array(), answers.as_slice()?, labels.as_slice()?);
     let (rows, classes) = probs.dim();
-    for (what, got) in [("answers", answers.len()), ("labels", labels.len())] {
+    for (what, one, got) in [("answers", "answer", answers.len()), ("labels", "label", labels.len())] {
         if got != rows {
-            return Err(raise(Error::Shape { what, expected: rows, got }));
+            return Err(counts_differ(what, (rows, "row"), (got, one)));
         }
     }
     for &label in answers.iter().chain(labels) {
@@ -120,7 +122,8 @@ fn answers(
 ) -> PyResult<Vec<(f64, bool)>> {
     let (prob, right) = (prob.as_slice()?, right.as_slice()?);
     if prob.len() != right.len() {
-        return Err(raise(Error::Shape { what: "right", expected: prob.len(), got: right.len() }));
+        let (expected, got) = ((prob.len(), "prob"), (right.len(), "mark"));
+        return Err(counts_differ("right", expected, got));
     }
     if let Some(row) = prob.iter().position(|p| !(0.0..=1.0).contains(p)) {
         return Err(PyValueError::new_err(format!(
@@ -129,6 +132,17 @@ fn answers(
         )));
     }
     Ok(prob.iter().copied().zip(right.iter().copied()).collect())
+}
+
+/// Refuses rows that a pack cannot hold: of another dimension than the head's, not finite, not of unit length.
+#[pyfunction]
+pub fn _check_rows(py: Python<'_>, features: &Bound<'_, PyAny>, head: &Head) -> PyResult<()> {
+    let rows = Matrix::of("features", features)?;
+    let (data, expected, got) = (rows.data(), head.inner.dim(), rows.dim());
+    if got != expected {
+        return Err(raise(Error::Shape { what: "feature dimension", expected, got }));
+    }
+    py.detach(|| Features::new(data, got)).map(drop).map_err(raise)
 }
 
 /// Packs below a folder: features with the head beside them.
@@ -176,6 +190,7 @@ pub fn _evaluate(
         seeds,
         out,
         jobs,
+        patience: None,
     };
     let outcome = py.detach(|| watched(&plan, bar.as_ref()))?;
     let document = json!({

@@ -8,10 +8,10 @@ use numpy::PyArray2;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
-use ultta::{Anchor, Error, Features};
+use ultta::{Anchor, Features};
 
 use crate::array::{Matrix, list, matrix, view};
-use crate::error::raise;
+use crate::error::{counts_differ, raise, raise_rows};
 use crate::html;
 
 /// The frozen zero-shot classifier: one unit anchor per class, class names and the scale of its logits.
@@ -67,6 +67,11 @@ impl Head {
     ) -> PyResult<Self> {
         let anchors = Matrix::any("prototypes", features)?;
         let (dim, data) = (anchors.dim(), anchors.data());
+        if let [n, _] | [n, _, _] = *anchors.shape()
+            && n != classes.len()
+        {
+            return Err(counts_differ("prototypes", (classes.len(), "class name"), (n, "prototype")));
+        }
         let head = match *anchors.shape() {
             [_, _] if normalize => py.detach(|| {
                 let rows = Features::normalized(data, dim)?;
@@ -74,10 +79,6 @@ impl Head {
             }),
             [_, _] => py.detach(|| ultta::Head::new(data.to_vec(), dim, classes, logit_scale)),
             [n, per_class, _] => {
-                if n != classes.len() {
-                    let what = "classes of the text features";
-                    return Err(raise(Error::Shape { what, expected: classes.len(), got: n }));
-                }
                 let anchor = |row: usize| Anchor {
                     class: row / per_class,
                     vector: &data[row * dim..][..dim],
@@ -92,7 +93,7 @@ impl Head {
                 )));
             }
         };
-        let mut head = head.map_err(raise)?;
+        let mut head = head.map_err(raise_rows(normalize))?;
         for (key, value) in metadata.unwrap_or_default() {
             head = head.with_metadata(key, value);
         }
@@ -217,7 +218,7 @@ impl Head {
             let make = if normalize { Features::normalized } else { Features::new };
             self.inner.zero_shot(&make(data, dim)?)
         });
-        matrix(py, scores.map_err(raise)?.data().to_vec(), self.inner.n_classes())
+        matrix(py, scores.map_err(raise_rows(normalize))?.data().to_vec(), self.inner.n_classes())
     }
 
     /// All prototypes, classes × dim, read-only.
@@ -316,9 +317,9 @@ fn anchors<'a>(
         Some(weights) => list::<f32>("weights", "float32", weights)?,
         None => vec![1.0; vectors.len()],
     };
-    for (what, got) in [("labels", labels.len()), ("weights", weights.len())] {
+    for (what, one, got) in [("labels", "label", labels.len()), ("weights", "weight", weights.len())] {
         if got != vectors.len() {
-            return Err(raise(Error::Shape { what, expected: vectors.len(), got }));
+            return Err(counts_differ(what, (vectors.len(), "anchor"), (got, one)));
         }
     }
     // A negative label wraps to one that is no class, which the core refuses.

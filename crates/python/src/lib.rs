@@ -6,12 +6,15 @@
 //! ```
 
 mod array;
+mod block;
 mod cli;
 mod config;
 mod error;
 mod eval;
 mod head;
 mod html;
+mod operate;
+mod pickle;
 mod session;
 mod state;
 mod step;
@@ -26,15 +29,19 @@ mod _ultta {
     #[pymodule_export]
     use crate::config::{default_config, methods};
     #[pymodule_export]
-    use crate::eval::{_adaptive_ece, _aurc, _detection, _evaluate, _find_packs, _quality, _reliability};
+    use crate::eval::{
+        _adaptive_ece, _aurc, _check_rows, _detection, _evaluate, _find_packs, _quality, _reliability,
+    };
     #[pymodule_export]
     use crate::head::{_head_from_bytes, Head};
+    #[pymodule_export]
+    use crate::pickle::{_restore_health, _restore_step};
     #[pymodule_export]
     use crate::session::{_core_seconds, _restore_session, Session};
     #[pymodule_export]
     use crate::state::{_state_from_bytes, State};
     #[pymodule_export]
-    use crate::step::{Health, Step, ZeroShot};
+    use crate::step::{Estimate, Health, Step, ZeroShot};
     use pyo3::prelude::*;
 
     #[pymodule_init]

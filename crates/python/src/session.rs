@@ -8,18 +8,17 @@ use numpy::PyArray1;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString, PyTuple};
-use ultta::{Error, Features, Grouping, Input, Scores};
+use ultta::Features;
 
 use crate::array::{Matrix, list, vector};
+use crate::block::{Bar, Block, Views};
 use crate::config;
-use crate::error::raise;
+use crate::error::{counts_differ, raise};
 use crate::head::Head;
 use crate::html;
+use crate::operate;
 use crate::state::State;
-use crate::step::{Health, Step};
-
-/// Scores (rows × classes) worked out between two looks at pending signals: a fraction of a second.
-const SCORES_PER_LOOK: usize = 1 << 20;
+use crate::step::{Health, Step, alarm_record};
 
 /// A frozen head and the adapter that keeps it accurate on one stream.
 ///
@@ -187,28 +186,65 @@ impl Session {
     /// >>> session.feedback(step.ids, ["dog", "dog"])
     /// 2
     fn feedback(&self, py: Python<'_>, ids: &Bound<'_, PyAny>, labels: &Bound<'_, PyAny>) -> PyResult<usize> {
+        self.take_labels(py, ids, labels, ultta::Session::feedback)
+    }
+
+    /// Labels (class indices or names) for earlier samples that count at once: rows that look like a labelled sample are
+    /// answered by its label from the next one on. What the sample had taught by itself is withdrawn. Returns how many
+    /// the method had a use for. Either all are taken in or, on an error, none.
+    ///
+    /// >>> import numpy as np, ultta
+    /// >>> session = ultta.Session(ultta.Head.from_text_features(np.eye(2), ["cat", "dog"], logit_scale=5.0))
+    /// >>> step = session.step([0.6, 0.8])
+    /// >>> session.correct(step.ids, "cat")
+    /// 1
+    /// >>> session.predict([0.6, 0.8]).names
+    /// ['cat']
+    /// >>> session.withdraw(step.ids)
+    /// 1
+    /// >>> session.predict([0.6, 0.8]).names
+    /// ['dog']
+    fn correct(&self, py: Python<'_>, ids: &Bound<'_, PyAny>, labels: &Bound<'_, PyAny>) -> PyResult<usize> {
+        self.take_labels(py, ids, labels, ultta::Session::correct)
+    }
+
+    /// Takes back labels given with `correct`. Returns how many there were.
+    fn withdraw(&self, py: Python<'_>, ids: &Bound<'_, PyAny>) -> PyResult<usize> {
         let ids = list::<i64>("ids", "int64", ids)?;
-        let labels = self.labels(labels)?;
-        if ids.len() != labels.len() {
-            return Err(raise(Error::Shape { what: "labels", expected: ids.len(), got: labels.len() }));
-        }
-        self.using(py, |session| {
-            let before = (ids.len() > 1).then(|| session.state());
-            let mut used = 0;
-            for (&id, &label) in ids.iter().zip(&labels) {
-                // A negative number wraps to one that is no sample or no class, which the core refuses.
-                match session.feedback(id as u64, label as usize) {
-                    Ok(useful) => used += usize::from(useful),
-                    Err(error) => {
-                        if let Some(before) = &before {
-                            session.load(before).map_err(raise)?;
-                        }
-                        return Err(raise(error));
-                    }
-                }
-            }
-            Ok(used)
-        })
+        self.using(py, |session| Ok(ids.iter().filter(|&&id| session.withdraw(id as u64)).count()))
+    }
+
+    /// The labels that count, by the ids of their samples.
+    #[getter]
+    fn corrections(&self, py: Python<'_>) -> PyResult<std::collections::BTreeMap<u64, usize>> {
+        self.using(py, |session| Ok(session.corrections().into_iter().collect()))
+    }
+
+    /// Why a row is answered as it is: for the `best` classes what text, labels, images, prior and scene say, in nats that
+    /// add up to the logits; which lever flipped the answer; the most similar earlier scenes. Give one row of `features`,
+    /// or the `id` of an earlier sample. `ultta.plot.explanation` draws it. Changes nothing.
+    #[pyo3(signature = (features=None, *, id=None, best=5, normalize=false))]
+    fn explain<'py>(
+        &self,
+        py: Python<'py>,
+        features: Option<&Bound<'py, PyAny>>,
+        id: Option<u64>,
+        best: usize,
+        normalize: bool,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        operate::explain(self, py, features, id, best, normalize)
+    }
+
+    /// The `k` earlier scenes whose labels would help most, the best first: `id`, `label`, `class`, `prob` and
+    /// `expected_use`, about how many recent answers hang on the label.
+    #[pyo3(signature = (k=20))]
+    fn suggest<'py>(&self, py: Python<'py>, k: usize) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        operate::suggest(self, py, k)
+    }
+
+    /// Writes the adapted head as a plain linear layer for a device that cannot adapt: `.onnx`, `.npz` or `.safetensors`.
+    fn export(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        self.using(py, |session| session.layer().and_then(|layer| layer.save(path)).map_err(raise))
     }
 
     /// Everything needed to continue bit for bit.
@@ -260,14 +296,27 @@ impl Session {
         self.using(py, |session| Ok(Health::from(session.health())))
     }
 
-    /// Per class: how far its prototype `movement` went, its `prior` and its `evidence` in samples. Empty
-    /// arrays where the method has none.
+    /// The last alarms, oldest first, at most 16; a step has its own. See `Step.alarms`.
+    #[getter]
+    fn alarms<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        let (alarms, head) = self.using(py, |session| Ok((session.alarms(), session.head().clone())))?;
+        alarms.iter().map(|alarm| alarm_record(py, alarm, head.classes())).collect()
+    }
+
+    /// Per class: how far its prototype `movement` went, its `prior` and its `evidence` in samples (empty arrays where
+    /// the method has none); the `answers` that named it and the `estimate` of how many of these are right, with
+    /// `estimate_low` and `estimate_high`.
     fn per_class<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let classes = self.using(py, |session| Ok(session.per_class()))?;
         let dict = PyDict::new(py);
         dict.set_item("movement", vector(py, classes.iter().map(|c| c.movement).collect()))?;
         dict.set_item("prior", vector(py, classes.iter().map(|c| c.prior).collect()))?;
         dict.set_item("evidence", vector(py, classes.iter().map(|c| c.evidence).collect()))?;
+        let named = self.using(py, |session| Ok(session.class_estimates()))?;
+        dict.set_item("answers", vector(py, named.iter().map(|c| c.answers as f64).collect()))?;
+        dict.set_item("estimate", vector(py, named.iter().map(|c| c.adapted.top1).collect()))?;
+        dict.set_item("estimate_low", vector(py, named.iter().map(|c| c.adapted.low).collect()))?;
+        dict.set_item("estimate_high", vector(py, named.iter().map(|c| c.adapted.high).collect()))?;
         Ok(dict)
     }
 
@@ -361,7 +410,7 @@ impl Session {
 impl Session {
     /// Works on the session without the interpreter's lock. A session that is at work elsewhere is refused,
     /// not waited for.
-    fn using<T: Send>(
+    pub(crate) fn using<T: Send>(
         &self,
         py: Python<'_>,
         work: impl FnOnce(&mut ultta::Session) -> PyResult<T> + Send,
@@ -375,6 +424,38 @@ impl Session {
             Err(TryLockError::Poisoned(_)) => Err(PyRuntimeError::new_err(
                 "session: an earlier call broke off half-way; start again from a saved state",
             )),
+        })
+    }
+
+    /// Takes in labels, all or none.
+    fn take_labels(
+        &self,
+        py: Python<'_>,
+        ids: &Bound<'_, PyAny>,
+        labels: &Bound<'_, PyAny>,
+        take: fn(&mut ultta::Session, u64, usize) -> ultta::Result<bool>,
+    ) -> PyResult<usize> {
+        let ids = list::<i64>("ids", "int64", ids)?;
+        let labels = self.labels(labels)?;
+        if ids.len() != labels.len() {
+            return Err(counts_differ("labels", (ids.len(), "id"), (labels.len(), "label")));
+        }
+        self.using(py, |session| {
+            let before = (ids.len() > 1).then(|| session.state());
+            let mut used = 0;
+            for (&id, &label) in ids.iter().zip(&labels) {
+                // A negative number wraps to one that is no sample or no class, which the core refuses.
+                match take(session, id as u64, label as usize) {
+                    Ok(useful) => used += usize::from(useful),
+                    Err(error) => {
+                        if let Some(before) = &before {
+                            session.load(before).map_err(raise)?;
+                        }
+                        return Err(raise(error));
+                    }
+                }
+            }
+            Ok(used)
         })
     }
 
@@ -394,161 +475,6 @@ impl Session {
             })
         };
         names.iter().map(index).collect()
-    }
-}
-
-/// A block of rows with all that the caller knows about them.
-struct Block<'a> {
-    rows: (&'a [f32], usize),
-    learn: Option<&'a [bool]>,
-    times: Option<&'a [f64]>,
-    views: Option<(&'a [f32], usize, &'a [usize])>,
-    normalize: bool,
-    keep_scores: bool,
-}
-
-impl Block<'_> {
-    /// Checks the whole block, then works through it piece by piece. Methods that answer the rows of a block
-    /// jointly get it in one piece.
-    fn work(
-        &self,
-        session: &mut ultta::Session,
-        bar: Option<&Bar>,
-        work: impl Fn(&mut ultta::Session, &Input<'_>) -> ultta::Result<ultta::Step>,
-    ) -> PyResult<ultta::Step> {
-        let (expected, got) = (session.head().dim(), self.rows.1);
-        if expected != got {
-            return Err(raise(Error::Shape { what: "feature dimension", expected, got }));
-        }
-        let features = self.features(self.rows.0, got)?;
-        let views = match self.views {
-            Some((data, dim, counts)) => Some((self.features(data, dim)?, counts)),
-            None => None,
-        };
-        let input = Input {
-            learn: self.learn,
-            times: self.times,
-            views: views.as_ref().map(|v| &v.0),
-            view_counts: views.as_ref().map(|v| v.1),
-            keep_scores: self.keep_scores,
-            ..Input::new(&features)
-        };
-        session.check(&input).map_err(raise)?;
-        let rows = features.rows();
-        let joint = session.config().method.card().grouping == Grouping::Joint;
-        let piece = if joint { rows } else { (SCORES_PER_LOOK / session.head().n_classes()).max(128) };
-        if rows <= piece && bar.is_none() {
-            return work(session, &input).map_err(raise);
-        }
-        let mut pieces = Vec::new();
-        let (mut start, mut first_view) = (0, 0);
-        while start < rows {
-            let end = rows.min(start + piece);
-            let part = features.slice(start..end);
-            let counts = input.view_counts.map(|counts| &counts[start..end]);
-            let last_view = first_view + counts.map_or(0, |counts| counts.iter().sum());
-            let part_views = input.views.map(|views| views.slice(first_view..last_view));
-            let step = work(
-                session,
-                &Input {
-                    learn: input.learn.map(|v| &v[start..end]),
-                    times: input.times.map(|v| &v[start..end]),
-                    views: part_views.as_ref(),
-                    view_counts: counts,
-                    keep_scores: self.keep_scores,
-                    ..Input::new(&part)
-                },
-            );
-            pieces.push(step.map_err(raise)?);
-            Python::attach(|py| {
-                bar.map_or(Ok(()), |bar| bar.update(py, end - start))?;
-                py.check_signals()
-            })?;
-            (start, first_view) = (end, last_view);
-        }
-        if pieces.is_empty() { work(session, &input).map_err(raise) } else { Ok(join(pieces)) }
-    }
-
-    fn features<'a>(&self, data: &'a [f32], dim: usize) -> PyResult<Features<'a>> {
-        let make = if self.normalize { Features::normalized } else { Features::new };
-        make(data, dim).map_err(raise)
-    }
-}
-
-/// The pieces of a block as one step.
-fn join(mut pieces: Vec<ultta::Step>) -> ultta::Step {
-    let scores = |part: &dyn Fn(&ultta::Step) -> Option<&Scores>| {
-        let parts: Vec<&Scores> = pieces.iter().filter_map(part).collect();
-        let data: Vec<f32> = parts.iter().flat_map(|scores| scores.data()).copied().collect();
-        parts.first().map(|first| Scores::from_rows(data, first.classes().max(1)))
-    };
-    let zero_shot = scores(&|step| Some(&step.zero_shot)).unwrap_or_default();
-    let adapted = scores(&|step| Some(&step.prediction.scores)).unwrap_or_default();
-    let calibrated = scores(&|step| step.prediction.calibrated.as_ref());
-    let later = pieces.split_off(1);
-    let mut whole = pieces.remove(0);
-    for mut piece in later {
-        whole.rows.append(&mut piece.rows);
-        whole.prediction.tau_cal.append(&mut piece.prediction.tau_cal);
-        whole.prediction.answers.append(&mut piece.prediction.answers);
-        whole.health = piece.health;
-    }
-    // Rows that were only predicted are numbered from the session's next id in every piece.
-    let first = whole.rows.first().map_or(0, |row| row.id);
-    for (i, row) in whole.rows.iter_mut().enumerate() {
-        row.id = first + i as u64;
-    }
-    whole.zero_shot = zero_shot;
-    whole.prediction.scores = adapted;
-    whole.prediction.calibrated = calibrated;
-    whole
-}
-
-/// Extra views of the samples: all view rows, and how many each sample has.
-struct Views<'py> {
-    rows: Matrix<'py>,
-    counts: Vec<usize>,
-}
-
-impl<'py> Views<'py> {
-    fn of(views: &Bound<'py, PyAny>, counts: Option<&Bound<'py, PyAny>>) -> PyResult<Self> {
-        let rows = Matrix::any("views", views)?;
-        let counts = match (rows.shape(), counts) {
-            (&[samples, each, _], None) => vec![each; samples],
-            (&[_, _], Some(counts)) => {
-                let counts = list::<i64>("view counts", "int64", counts)?;
-                let count = |n: i64| {
-                    usize::try_from(n).map_err(|_| {
-                        PyValueError::new_err(format!("view counts: expected at least 0, got {n}"))
-                    })
-                };
-                counts.into_iter().map(count).collect::<PyResult<_>>()?
-            }
-            _ => {
-                return Err(PyValueError::new_err(
-                    "views: expected rows × views × dim, or all view rows (2 dimensions) with view_counts",
-                ));
-            }
-        };
-        Ok(Self { rows, counts })
-    }
-}
-
-/// A progress bar of `ultta._progress`.
-struct Bar(Py<PyAny>);
-
-impl Bar {
-    fn new(py: Python<'_>, total: usize) -> PyResult<Self> {
-        let bar = py.import("ultta._progress")?.getattr("bar")?.call1((total,))?;
-        Ok(Self(bar.unbind()))
-    }
-
-    fn update(&self, py: Python<'_>, rows: usize) -> PyResult<()> {
-        self.0.call_method1(py, "update", (rows,)).map(drop)
-    }
-
-    fn close(&self, py: Python<'_>) -> PyResult<()> {
-        self.0.call_method0(py, "close").map(drop)
     }
 }
 

@@ -11,7 +11,9 @@ use ultta::internal::{softmax_from, top_k};
 use ultta::{Row, Standing, Temperature};
 
 use crate::array::{matrix, vector, view};
+use crate::head::Head;
 use crate::html;
+use crate::pickle::{self, Reduced};
 
 /// Rows shown in a notebook.
 const SHOWN: usize = 10;
@@ -77,6 +79,7 @@ impl Step {
         record.set_item("label", row.label)?;
         record.set_item("class", &self.head.classes()[row.label])?;
         record.set_item("prob", row.prob)?;
+        record.set_item("prob_pred", row.prob_pred)?;
         record.set_item("zero_shot", zero_shot)?;
         record.set_item("admitted", row.admitted)?;
         record.set_item("unknown", row.unknown)?;
@@ -104,6 +107,12 @@ impl Step {
         self.inner.rows.iter().map(|row| self.head.classes()[row.label].as_str()).collect()
     }
 
+    /// The set of classes of each sample, the most probable first; empty unless `coverage` is set.
+    #[getter]
+    fn sets(&self) -> Vec<Vec<u32>> {
+        self.inner.sets.clone()
+    }
+
     /// Calibrated probability of each answer.
     #[getter]
     fn prob<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<f32>> {
@@ -126,6 +135,13 @@ impl Step {
     #[getter]
     fn unknown<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<bool>> {
         self.column(py, |row| row.unknown)
+    }
+
+    /// Alarms raised in this step: dictionaries with `kind` ("domain", "mix", "quality" or "frozen"), `id` and `since`
+    /// (sample ids), `scenes`, `strength`, `evidence`, `text` and `advice`.
+    #[getter]
+    fn alarms<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        self.inner.alarms.iter().map(|alarm| alarm_record(py, alarm, self.head.classes())).collect()
     }
 
     /// Number of the scene that each sample belongs to: a scene is a run of near-copies.
@@ -197,6 +213,19 @@ impl Step {
     /// A data frame with one line per row: pandas if it is there, else polars.
     fn to_frame<'py>(this: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         this.py().import("ultta._frames")?.getattr("step_frame")?.call1((this,))
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Reduced<'py>> {
+        pickle::reduce_step(py, Head { inner: self.head.clone() }, &self.inner, self.keep_scores)
+    }
+
+    /// A step is never changed: a copy is the step itself.
+    fn __copy__<'py>(this: &Bound<'py, Self>) -> Bound<'py, Self> {
+        this.clone()
+    }
+
+    fn __deepcopy__<'py>(this: &Bound<'py, Self>, _memo: &Bound<'_, PyAny>) -> Bound<'py, Self> {
+        this.clone()
     }
 
     fn __len__(&self) -> usize {
@@ -298,6 +327,20 @@ impl ZeroShot {
         matrix(py, (0..scores.rows()).flat_map(best).collect(), k)
     }
 
+    /// What the frozen model says is part of a step, and travels with it.
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Reduced<'py>> {
+        let getattr = py.import("builtins")?.getattr("getattr")?;
+        Ok((getattr, (self.step.bind(py), "zero_shot").into_pyobject(py)?))
+    }
+
+    fn __copy__<'py>(this: &Bound<'py, Self>) -> Bound<'py, Self> {
+        this.clone()
+    }
+
+    fn __deepcopy__<'py>(this: &Bound<'py, Self>, _memo: &Bound<'_, PyAny>) -> Bound<'py, Self> {
+        this.clone()
+    }
+
     fn __len__(&self) -> usize {
         self.step.get().inner.rows.len()
     }
@@ -307,52 +350,128 @@ impl ZeroShot {
     }
 }
 
-/// Declares `Health` with the fields of the core's, so that each is written once.
+/// An estimated accuracy, and the interval that holds it in nine of ten streams.
+#[pyclass(frozen, get_all, eq, module = "ultta")]
+#[derive(Clone, Copy, PartialEq)]
+pub struct Estimate {
+    /// Share of right answers.
+    top1: f64,
+    /// Lower end of the interval.
+    low: f64,
+    /// Upper end of the interval.
+    high: f64,
+}
+
+impl From<ultta::Estimate> for Estimate {
+    fn from(ultta::Estimate { top1, low, high }: ultta::Estimate) -> Self {
+        Self { top1, low, high }
+    }
+}
+
+#[pymethods]
+impl Estimate {
+    /// The figures by name.
+    #[allow(clippy::wrong_self_convention)] // Python's methods take a reference
+    fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let dict = PyDict::new(py);
+        dict.set_item("top1", self.top1)?;
+        dict.set_item("low", self.low)?;
+        dict.set_item("high", self.high)?;
+        Ok(dict)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Estimate(top1={:.4}, low={:.4}, high={:.4})", self.top1, self.low, self.high)
+    }
+}
+
+/// An alarm as a dictionary.
+pub fn alarm_record<'py>(
+    py: Python<'py>,
+    alarm: &ultta::Alarm,
+    classes: &[String],
+) -> PyResult<Bound<'py, PyDict>> {
+    let record = PyDict::new(py);
+    record.set_item("kind", alarm.kind.name())?;
+    record.set_item("id", alarm.id)?;
+    record.set_item("since", alarm.since)?;
+    record.set_item("scenes", alarm.scenes)?;
+    record.set_item("strength", alarm.strength)?;
+    record.set_item("evidence", alarm.evidence)?;
+    record.set_item("text", alarm.text(classes))?;
+    record.set_item("advice", alarm.kind.advice())?;
+    Ok(record)
+}
+
+/// Declares `Health` with getters for the fields of the core's, so that each is written once.
 macro_rules! health {
-    ($($(#[$doc:meta])* $field:ident: $type:ty,)*) => {
+    ($($(#[$doc:meta])* $field:ident: $type:ty,)* ; $($(#[$about:meta])* $estimate:ident,)*) => {
         /// What operators watch when there are no labels. Shares are over the guard's window, maxima over the
         /// stream.
-        #[pyclass(frozen, get_all, eq, module = "ultta")]
+        #[pyclass(frozen, eq, module = "ultta")]
         #[derive(Clone, PartialEq)]
         pub struct Health {
-            $($(#[$doc])* $field: $type,)*
-            /// Whether the session adapts ("healthy"), was "restored", or fell back to "zero_shot".
-            standing: &'static str,
-        }
-
-        impl From<ultta::Health> for Health {
-            fn from(health: ultta::Health) -> Self {
-                let standing = match health.standing {
-                    Standing::Healthy => "healthy",
-                    Standing::Restored => "restored",
-                    Standing::ZeroShot => "zero_shot",
-                };
-                Self { $($field: health.$field,)* standing }
-            }
+            pub inner: ultta::Health,
         }
 
         #[pymethods]
         impl Health {
+            $($(#[$doc])* #[getter] fn $field(&self) -> $type { self.inner.$field })*
+            $($(#[$about])* #[getter] fn $estimate(&self) -> Estimate { self.inner.$estimate.into() })*
+
+            /// Whether the session adapts ("healthy"), was "restored", or fell back to "zero_shot".
+            #[getter]
+            fn standing(&self) -> &'static str {
+                match self.inner.standing {
+                    Standing::Healthy => "healthy",
+                    Standing::Restored => "restored",
+                    Standing::ZeroShot => "zero_shot",
+                }
+            }
+
             /// All figures by name.
             fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
                 let dict = PyDict::new(py);
-                $(dict.set_item(stringify!($field), self.$field)?;)*
-                dict.set_item("standing", self.standing)?;
+                $(dict.set_item(stringify!($field), self.inner.$field)?;)*
+                $(dict.set_item(stringify!($estimate), self.$estimate().to_dict(py)?)?;)*
+                dict.set_item("standing", self.standing())?;
                 Ok(dict)
             }
 
+            fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Reduced<'py>> {
+                pickle::reduce_health(py, &self.inner)
+            }
+
+            fn __copy__<'py>(this: &Bound<'py, Self>) -> Bound<'py, Self> {
+                this.clone()
+            }
+
+            fn __deepcopy__<'py>(this: &Bound<'py, Self>, _memo: &Bound<'_, PyAny>) -> Bound<'py, Self> {
+                this.clone()
+            }
+
             fn __repr__(&self) -> String {
-                let fields = [$(format!(concat!(stringify!($field), "={:.4?}"), self.$field),)*];
-                format!("Health(standing='{}', {})", self.standing, fields.join(", "))
+                let fields = [
+                    $(format!(concat!(stringify!($field), "={:.4?}"), self.inner.$field),)*
+                    $(format!(concat!(stringify!($estimate), "={}"), self.$estimate().__repr__()),)*
+                ];
+                format!("Health(standing='{}', {})", self.standing(), fields.join(", "))
             }
 
             fn _repr_html_(&self) -> String {
-                let mut rows = vec![("standing", self.standing.to_string())];
-                $(rows.push((stringify!($field), format!("{:.4?}", self.$field)));)*
+                let mut rows = vec![("standing", self.standing().to_string())];
+                $(rows.push((stringify!($field), format!("{:.4?}", self.inner.$field)));)*
+                $(rows.push((stringify!($estimate), self.$estimate().__repr__()));)*
                 html::table("Health", &rows)
             }
         }
     };
+}
+
+impl From<ultta::Health> for Health {
+    fn from(inner: ultta::Health) -> Self {
+        Self { inner }
+    }
 }
 
 health! {
@@ -392,8 +511,33 @@ health! {
     max_prior_kl: f64,
     /// Largest prototype movement seen at a check.
     max_movement: f64,
+    /// Alarms raised since the start: how often the stream has changed.
+    alarms: u64,
+    /// Whether alarms have seen enough scenes to notice a change now.
+    alarms_ready: bool,
     /// How often the collapse guard fired.
     guard_fired: u64,
+    /// Labels that the estimates rest on.
+    estimate_labels: u64,
+    /// Share of the samples whose set of classes is to hold the truth; 0 where no sets are asked for.
+    coverage: f64,
+    /// Whether labels back this up.
+    coverage_promise: bool,
+    /// Labels that came for samples with sets.
+    coverage_labels: u64,
+    /// Share of these labels that the set of their sample held.
+    coverage_held: f64,
+    /// Mean number of classes of recent sets.
+    set_size: f64,
     /// Bytes carried from sample to sample.
     state_bytes: usize,
+    ;
+    /// Share of the adapted answers that are right, estimated without labels or corrected by those that came.
+    estimate,
+    /// The same of the zero-shot answers.
+    estimate_zero_shot,
+    /// The same of the adapted answers over recent scenes.
+    estimate_recent,
+    /// The same of the zero-shot answers over recent scenes.
+    estimate_recent_zero_shot,
 }

@@ -24,7 +24,7 @@ def test_steps_as_pandas_frames(stream: Stream) -> None:
 def test_without_pandas_and_polars_it_says_so(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     monkeypatch.setitem(sys.modules, "polars", None)
-    with pytest.raises(RuntimeError, match="pandas or polars"):
+    with pytest.raises(ImportError, match=r"pandas or polars.*pip install 'ultta\[pandas\]'"):
         ultta.Session(stream.head).step(stream.features).to_frame()
 
 
@@ -65,5 +65,5 @@ def test_bins_of_few_answers_are_pale() -> None:
 
 def test_without_matplotlib_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
-    with pytest.raises(RuntimeError, match="pip install matplotlib"):
+    with pytest.raises(ImportError, match=r"pip install 'ultta\[plot\]'"):
         ultta.plot.stream({"a": [1]})

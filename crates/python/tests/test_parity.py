@@ -48,7 +48,8 @@ def compare(features: Path, head: Path, rows: np.ndarray, tmp_path: Path, preset
             theirs = json.loads(line)
             for key in ("id", "label", "class", "admitted", "unknown"):
                 assert theirs[key] == ours[key], key
-            assert np.float32(theirs["prob"]) == np.float32(ours["prob"])
+            for key in ("prob", "prob_pred"):
+                assert np.float32(theirs[key]) == np.float32(ours[key]), key
             assert np.float32(theirs["zero_shot"]["prob"]) == np.float32(ours["zero_shot"]["prob"])
     with open(tmp_path / "rust.jsonl") as lines:
         theirs = np.array([json.loads(line)["probs"] for line in lines], dtype=np.float32)

@@ -116,6 +116,6 @@ def test_progress_without_tqdm_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tqdm.auto", None)
     stream = simulate()
     session = ultta.Session(stream.head)
-    with pytest.raises(RuntimeError, match="pip install tqdm"):
+    with pytest.raises(ImportError, match=r"pip install 'ultta\[progress\]'"):
         session.step(stream.features, progress=True)
     assert session.seen == 0

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import io
+import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -160,3 +163,57 @@ def test_transformers():
             images = model.get_image_features(pixel_values=torch.rand(3, 3, 30, 30))
         images = getattr(images, "pooler_output", images)
         assert len(ultta.Session(head).step(images, normalize=True)) == 3
+
+
+def test_the_pipeline_of_transformers(tmp_path):
+    """A real pipeline object around a tiny model with random weights: the frozen scores are transformers' own."""
+    transformers = pytest.importorskip("transformers")
+    from PIL import Image
+
+    from ultta.transformers import AdaptedPipeline, pipeline
+
+    letters = [chr(c) for c in range(ord("a"), ord("z") + 1)] + ["."]
+    words = ["<|startoftext|>", "<|endoftext|>", *letters, *(f"{x}</w>" for x in letters)]
+    (tmp_path / "vocab.json").write_text(json.dumps({word: i for i, word in enumerate(words)}))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+    tokenizer = transformers.CLIPTokenizer(str(tmp_path / "vocab.json"), str(tmp_path / "merges.txt"))
+    small = dict(hidden_size=32, intermediate_size=37, num_hidden_layers=2, num_attention_heads=4)
+    config = transformers.CLIPConfig(
+        text_config=dict(vocab_size=len(words), max_position_embeddings=64, bos_token_id=0, eos_token_id=1, **small),
+        vision_config=dict(image_size=30, patch_size=15, **small),
+        projection_dim=16,
+    )
+    model = transformers.CLIPModel(config).eval()
+    size = {"height": 30, "width": 30}
+    images = transformers.CLIPImageProcessor(size=size, crop_size=size)
+    pipe = transformers.pipeline(
+        "zero-shot-image-classification", model=model, tokenizer=tokenizer, image_processor=images
+    )
+    random = np.random.default_rng(0)
+    pictures = [Image.fromarray(random.integers(0, 255, (40, 40, 3), dtype=np.uint8)) for _ in range(3)]
+    labels = ["cat", "dog", "owl"]
+    expected = pipe(pictures, candidate_labels=labels)
+    adapted = AdaptedPipeline(pipe, "zero_shot")
+    for mine, theirs in zip(adapted(pictures, candidate_labels=labels), expected):
+        assert {a["label"]: a["score"] for a in mine} == pytest.approx({a["label"]: a["score"] for a in theirs}, abs=1e-4)
+    assert adapted(pictures[0], candidate_labels=labels)[0].keys() == expected[0][0].keys()
+    learning = AdaptedPipeline(pipe)
+    learning(pictures, candidate_labels=labels)
+    assert learning.session(labels).seen == 3 and "AdaptedPipeline(CLIPModel" in repr(learning)
+    made = pipeline(model=model, tokenizer=tokenizer, image_processor=images, settings={"update__every": 64})
+    assert len(made(pictures, candidate_labels=labels)) == 3
+
+
+def test_the_ten_lines_of_the_readme(capsys):
+    """As they stand, but with random weights and three pictures for a camera."""
+    pytest.importorskip("open_clip")
+    from PIL import Image
+
+    readme = (Path(__file__).parents[3] / "README.md").read_text()
+    (block,) = re.findall(r"^```python\n(.*?)^```", readme, flags=re.S | re.M)
+    block, known = re.subn(r'"ViT-B-32", pretrained="\w+"', '"ViT-B-32", pretrained=None', block)
+    assert known == 1
+    random = np.random.default_rng(0)
+    camera = [Image.fromarray(random.integers(0, 255, (64, 64, 3), dtype=np.uint8)) for _ in range(3)]
+    exec(compile(block, "README.md", "exec"), {"camera": camera})
+    assert len(capsys.readouterr().out.splitlines()) == 3

@@ -30,7 +30,7 @@ const PAUSE: Duration = Duration::from_secs(30);
 pub struct Place(Option<Share>);
 
 impl Place {
-    /// For an answer of about so many bytes. An error says that it is too large, or that there is no room at present.
+    /// For an answer of about `bytes` bytes. An error says that it is too large, or that there is no room at present.
     pub fn take(room: &Room, bytes: usize) -> Result<Self, Problem> {
         Ok(Self(if bytes > SMALL { Some(room.for_answer(bytes)?) } else { None }))
     }

@@ -9,12 +9,17 @@ use ultta::internal::Ece;
 use ultta::{Health, Row, Session};
 use utoipa::ToSchema;
 
+use crate::alarms::{AlarmView, Alarms};
+use crate::story::{ClassPoint, Stories};
+
 /// Points of the time axis that are kept: half an hour at one a second.
 const POINTS: usize = 1800;
 /// Events that are kept.
 const EVENTS: usize = 256;
 /// Recent answers that the class mix is taken over.
 const MIX: usize = 1024;
+/// Seconds that rows per second are taken over.
+const RATE_SECONDS: f64 = 30.0;
 /// Bins of the reliability diagram.
 const BINS: usize = 10;
 /// Latencies that a point's quantiles are taken over, at most.
@@ -42,6 +47,10 @@ pub struct Status {
     pub shadow_agreement: Option<f64>,
     /// Of a shadow: rows that it was not shown because its queue was full.
     pub shadow_dropped: u64,
+    /// When the last row came, in seconds since 1970; absent if none has since the server started.
+    pub last_row: Option<f64>,
+    /// Rows per second over the last half minute.
+    pub rows_per_second: f64,
     /// Under `interval`: the longest time so far that a record waited for the disk, in milliseconds.
     pub sync_lag_ms: f64,
 }
@@ -57,12 +66,22 @@ pub struct Point {
     pub rows: u64,
     /// Share answered as zero-shot does.
     pub agreement: f64,
+    /// The same over the recent scenes that health tells of.
+    pub agreement_recent: f64,
     /// Mean calibrated probability of the answers.
     pub confidence: f64,
     /// The same of the zero-shot answers.
     pub confidence_zero_shot: f64,
+    /// Estimated accuracy of recent answers: `top1`, `low`, `high`.
+    #[schema(value_type = Object)]
+    pub estimate: ultta::Estimate,
+    /// The same of the zero-shot answers.
+    #[schema(value_type = Object)]
+    pub estimate_zero_shot: ultta::Estimate,
     /// Share of the rows that the gate admitted.
     pub admitted: f64,
+    /// The same over the recent scenes that health tells of.
+    pub admitted_recent: f64,
     /// KL of the class prior.
     pub prior_kl: f64,
     /// Largest prototype movement.
@@ -160,8 +179,12 @@ struct Inner {
     session_generation: u64,
     /// Whether a reader has requested a newer session, which is on its way.
     requested: bool,
-    mix: VecDeque<u32>,
-    counts: Vec<u32>,
+    mix: VecDeque<(u32, f32)>,
+    /// Per class: recent answers, and the sum of their probabilities.
+    counts: Vec<(u32, f64)>,
+    stories: Stories,
+    alarms: Alarms,
+    last_row: Option<f64>,
     points: VecDeque<Point>,
     events: VecDeque<Event>,
     adapted: Sums,
@@ -170,6 +193,7 @@ struct Inner {
 }
 
 /// The point that is being gathered.
+#[derive(Clone)]
 struct Growing {
     since: Instant,
     rows: u64,
@@ -194,6 +218,50 @@ impl Growing {
     }
 }
 
+impl Growing {
+    /// The point, at its end.
+    fn finished(mut self, now: f64, health: &Health) -> Point {
+        let n = self.rows.max(1) as f64;
+        self.latencies.sort_unstable_by(f32::total_cmp);
+        let quantile = |q: f64| match self.latencies.len() {
+            0 => 0.0,
+            len => f64::from(self.latencies[((len - 1) as f64 * q).round() as usize]) * 1e3,
+        };
+        Point {
+            time: now,
+            seen: health.seen,
+            rows: self.rows,
+            agreement: self.agreed as f64 / n,
+            agreement_recent: 1.0 - health.flip_share,
+            confidence: self.confidence / n,
+            confidence_zero_shot: self.confidence_zero_shot / n,
+            estimate: health.estimate_recent,
+            estimate_zero_shot: health.estimate_recent_zero_shot,
+            admitted: self.admitted as f64 / n,
+            admitted_recent: health.admitted_share,
+            prior_kl: health.prior_kl,
+            movement_max: health.movement_max,
+            tau_pred: health.tau_pred,
+            tau_cal: health.tau_cal,
+            guard_fired: health.guard_fired,
+            latency_p50_ms: quantile(0.5),
+            latency_p99_ms: quantile(0.99),
+        }
+    }
+}
+
+impl Inner {
+    /// Over the last half minute, or since the first point if that is later.
+    fn rows_per_second(&self, now: f64) -> f64 {
+        let since = now - RATE_SECONDS;
+        let recent = self.points.iter().rev().take_while(|point| point.time > since);
+        let growing = if self.last_row.is_some_and(|last| last > since) { self.point.rows } else { 0 };
+        let rows = growing + recent.map(|point| point.rows).sum::<u64>();
+        let begun = self.points.front().map_or(now - 1.0, |point| point.time - 1.0);
+        rows as f64 / (now - begun).clamp(1.0, RATE_SECONDS)
+    }
+}
+
 /// A published session.
 pub struct Published {
     pub session: Arc<Session>,
@@ -205,15 +273,16 @@ pub struct Published {
 
 /// What the page's class table shows.
 pub struct Mix {
-    /// Recent answers per class.
-    pub counts: Vec<u32>,
+    /// Recent answers per class, and the sum of their probabilities.
+    pub counts: Vec<(u32, f64)>,
     /// Number of recent answers.
     pub total: usize,
 }
 
 impl Board {
     pub fn new(status: Status, session: Arc<Session>) -> Self {
-        let counts = vec![0; session.head().n_classes()];
+        let counts = vec![(0, 0.0); session.head().n_classes()];
+        let alarms = Alarms::of(&session);
         let inner = Inner {
             session_generation: status.generation,
             status,
@@ -221,6 +290,9 @@ impl Board {
             requested: false,
             mix: VecDeque::new(),
             counts,
+            stories: Stories::default(),
+            alarms,
+            last_row: None,
             points: VecDeque::new(),
             events: VecDeque::new(),
             adapted: Sums::default(),
@@ -234,8 +306,11 @@ impl Board {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn status(&self) -> Status {
-        self.lock().status.clone()
+    /// Where the stream stands at this time.
+    pub fn status(&self, now: f64) -> Status {
+        let inner = self.lock();
+        let last_row = inner.last_row;
+        Status { last_row, rows_per_second: inner.rows_per_second(now), ..inner.status.clone() }
     }
 
     pub fn set_status(&self, status: Status) {
@@ -257,8 +332,18 @@ impl Board {
         self.lock().requested = false;
     }
 
-    pub fn publish(&self, session: Arc<Session>, generation: u64) {
+    pub fn publish(&self, session: Arc<Session>, generation: u64, now: f64) {
+        // What takes long is done without the lock.
+        let due = {
+            let inner = self.lock();
+            inner.stories.is_due(now) && !inner.mix.is_empty()
+        };
+        let drift = due.then(|| session.per_class());
         let mut inner = self.lock();
+        let inner = &mut *inner;
+        if let Some(drift) = drift {
+            inner.stories.add(now, &drift, &inner.counts, inner.mix.len());
+        }
         inner.session = session;
         inner.session_generation = generation;
         inner.requested = false;
@@ -272,10 +357,14 @@ impl Board {
             if inner.mix.len() == MIX
                 && let Some(oldest) = inner.mix.pop_front()
             {
-                inner.counts[oldest as usize] -= 1;
+                let (n, sum) = &mut inner.counts[oldest.0 as usize];
+                *n -= 1;
+                *sum = if *n == 0 { 0.0 } else { *sum - f64::from(oldest.1) };
             }
-            inner.mix.push_back(row.label as u32);
-            inner.counts[row.label] += 1;
+            inner.mix.push_back((row.label as u32, row.prob));
+            let (n, sum) = &mut inner.counts[row.label];
+            *n += 1;
+            *sum += f64::from(row.prob);
             let point = &mut inner.point;
             point.rows += 1;
             point.agreed += u64::from(row.label == row.zero_shot.label);
@@ -289,35 +378,15 @@ impl Board {
             }
         }
         let health = &status.health;
+        inner.last_row = Some(now);
+        inner.alarms.rows_came(health.scenes);
         if health.guard_fired > inner.status.health.guard_fired {
             let text = format!("the collapse guard fired; now {:?}", health.standing);
             push(&mut inner.events, Event { time: now, kind: "guard", text }, EVENTS);
         }
         if inner.point.since.elapsed() >= Duration::from_secs(1) && inner.point.rows > 0 {
-            let mut done = std::mem::replace(&mut inner.point, Growing::new());
-            let n = done.rows as f64;
-            done.latencies.sort_unstable_by(f32::total_cmp);
-            let quantile = |q: f64| match done.latencies.len() {
-                0 => 0.0,
-                len => f64::from(done.latencies[((len - 1) as f64 * q).round() as usize]) * 1e3,
-            };
-            let point = Point {
-                time: now,
-                seen: health.seen,
-                rows: done.rows,
-                agreement: done.agreed as f64 / n,
-                confidence: done.confidence / n,
-                confidence_zero_shot: done.confidence_zero_shot / n,
-                admitted: done.admitted as f64 / n,
-                prior_kl: health.prior_kl,
-                movement_max: health.movement_max,
-                tau_pred: health.tau_pred,
-                tau_cal: health.tau_cal,
-                guard_fired: health.guard_fired,
-                latency_p50_ms: quantile(0.5),
-                latency_p99_ms: quantile(0.99),
-            };
-            push(&mut inner.points, point, POINTS);
+            let done = std::mem::replace(&mut inner.point, Growing::new());
+            push(&mut inner.points, done.finished(now, health), POINTS);
         }
         inner.status = status;
     }
@@ -337,7 +406,9 @@ impl Board {
     pub fn clear(&self) {
         let mut inner = self.lock();
         inner.mix.clear();
-        inner.counts.fill(0);
+        inner.counts.fill((0, 0.0));
+        inner.stories = Stories::default();
+        inner.alarms = Alarms::default();
         (inner.adapted, inner.frozen) = Default::default();
     }
 
@@ -346,9 +417,37 @@ impl Board {
         Mix { counts: inner.counts.clone(), total: inner.mix.len() }
     }
 
-    pub fn history(&self) -> (Vec<Point>, Vec<Event>) {
+    /// Points, of which the last may still grow, and events.
+    pub fn history(&self, now: f64) -> (Vec<Point>, Vec<Event>) {
         let inner = self.lock();
-        (inner.points.iter().copied().collect(), inner.events.iter().cloned().collect())
+        let mut points: Vec<Point> = inner.points.iter().copied().collect();
+        if inner.point.rows > 0 {
+            points.push(inner.point.clone().finished(inner.last_row.unwrap_or(now), &inner.status.health));
+        }
+        (points, inner.events.iter().cloned().collect())
+    }
+
+    /// Takes in an alarm, which is an event, too.
+    pub fn raise(&self, alarm: AlarmView, time: f64) {
+        let mut inner = self.lock();
+        let text = format!("{}: {}; {}", alarm.kind, alarm.text, alarm.advice);
+        push(&mut inner.events, Event { time, kind: "alarm", text }, EVENTS);
+        inner.alarms.raise(alarm);
+    }
+
+    /// Alarms, oldest first.
+    pub fn alarms(&self) -> Vec<AlarmView> {
+        self.lock().alarms.list()
+    }
+
+    /// Closes all alarms; how many were open.
+    pub fn acknowledge_alarms(&self) -> usize {
+        self.lock().alarms.acknowledge()
+    }
+
+    /// The story of a class.
+    pub fn story(&self, class: usize) -> Vec<ClassPoint> {
+        self.lock().stories.of(class)
     }
 
     /// Reliability of adapted and of zero-shot answers.
@@ -366,8 +465,46 @@ fn push<T>(list: &mut VecDeque<T>, item: T, most: usize) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+    use ultta::{Config, Head};
+
+    fn session() -> Session {
+        let head = Head::new(vec![1.0, 0.0, 0.0, 1.0], 2, ["cat", "dog"], 100.0).unwrap();
+        Session::new(head, &Config::default()).unwrap()
+    }
+
+    /// Of a stream that has just begun.
+    pub fn status() -> Status {
+        Status {
+            learning: true,
+            generation: 0,
+            degraded: None,
+            damage: None,
+            log_next: 0,
+            log_bytes: 0,
+            health: session().health(),
+            shadow_agreement: None,
+            shadow_dropped: 0,
+            last_row: None,
+            rows_per_second: 0.0,
+            sync_lag_ms: 0.0,
+        }
+    }
+
+    #[test]
+    fn a_burst_shorter_than_a_point_is_seen() {
+        let mut session = session();
+        let board = Board::new(status(), Arc::new(session.clone()));
+        assert_eq!((board.history(5.0).0.len(), board.status(5.0).last_row), (0, None));
+        let step = session.step(&ultta::Features::new(&[0.6f32, 0.8][..], 2).unwrap()).unwrap();
+        board.note(&step.rows, std::iter::empty(), Status { health: step.health, ..status() }, 10.0);
+        let (points, _) = board.history(12.0);
+        assert_eq!((points.len(), points[0].rows, points[0].time), (1, 1, 10.0));
+        let now = board.status(12.0);
+        assert!(now.last_row == Some(10.0) && now.rows_per_second > 0.0, "{now:?}");
+        assert_eq!(board.status(100.0).rows_per_second, 0.0);
+    }
 
     #[test]
     fn reliability_is_what_was_right() {

@@ -41,6 +41,8 @@ pub fn request(bytes: &[u8]) -> usize {
         cloned,
         json::<PicturesRequest>(bytes).map(drop),
         json::<FeedbackRequest>(bytes).map(drop),
+        json::<ExplainRequest>(bytes).map(drop),
+        json::<CorrectRequest>(bytes).map(drop),
         json::<SnapshotRequest>(bytes).map(drop),
         json::<RollbackRequest>(bytes).map(drop),
         json::<MergeRequest>(bytes).map(drop),

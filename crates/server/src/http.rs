@@ -15,6 +15,7 @@ use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::auth::{Access, Guards};
+use crate::deliver::Outbox;
 use crate::listen::ServerError;
 use crate::metrics::Metrics;
 use crate::picture::{PictureEncoder, Pictures};
@@ -44,7 +45,8 @@ pub struct App {
 impl App {
     pub fn open(config: ServerConfig, encoder: Option<Arc<dyn PictureEncoder>>) -> Result<Self, ServerError> {
         let metrics = Arc::new(Metrics::new().map_err(|e| ServerError::Config(e.to_string()))?);
-        let streams = Streams::open(&config, metrics.clone())?;
+        let outbox = Outbox::start(&config.alarms).map_err(ServerError::Config)?;
+        let streams = Streams::open(&config, metrics.clone(), outbox)?;
         let boot = (streams.clock.now() * 1e3) as u64 as u32 ^ std::process::id().rotate_left(16);
         let guards = Guards::new(&config.tokens);
         let (stopping, requests) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -64,6 +66,7 @@ impl App {
     components(schemas(Problem)),
     tags(
         (name = "classify", description = "Answers, with and without learning"),
+        (name = "operate", description = "See why, correct, label what helps, take the head along"),
         (name = "streams", description = "Create, inspect and change streams"),
         (name = "watch", description = "Health, metrics, methods, settings"),
         (name = "open inference", description = "The Open Inference Protocol (KServe v2)"),
@@ -79,6 +82,7 @@ fn routes() -> OpenApiRouter<Arc<App>> {
         .merge(routes::classify::router())
         .merge(routes::pictures::router())
         .merge(routes::feedback::router())
+        .merge(routes::operate::router())
         .merge(routes::manage::router())
         .merge(routes::watch::router())
         .merge(routes::v2::router())
@@ -298,11 +302,11 @@ fn needed(method: &Method, path: &str) -> Option<Access> {
         return None;
     }
     Some(match (method.as_str(), last) {
-        ("GET" | "HEAD", "state") => Access::Admin,
+        ("GET" | "HEAD", "state" | "layer") => Access::Admin,
         ("GET" | "HEAD", _) => Access::Read,
         // Whether it learns is in the body of the last: it asks for more itself.
-        ("POST", "predict" | "infer") => Access::Read,
-        ("POST", "classify" | "pictures" | "feedback") => Access::Write,
+        ("POST", "predict" | "infer" | "explain") => Access::Read,
+        ("POST", "classify" | "pictures" | "feedback" | "correct") => Access::Write,
         _ => Access::Admin,
     })
 }
@@ -322,10 +326,16 @@ mod tests {
                 let needed = needed(&method, path);
                 let expected = match (method.as_str(), path.as_str()) {
                     (_, "/healthz" | "/readyz" | "/v2" | "/v2/health/live" | "/v2/health/ready") => None,
-                    (_, "/v1/streams/{stream}/state") => Some(Access::Admin),
+                    (_, "/v1/streams/{stream}/state" | "/v1/streams/{stream}/layer") => Some(Access::Admin),
                     ("GET", _) => Some(Access::Read),
-                    (_, p) if p.ends_with("/predict") || p.ends_with("/infer") => Some(Access::Read),
-                    (_, p) if ["/classify", "/pictures", "/feedback"].iter().any(|e| p.ends_with(e)) => {
+                    (_, p) if ["/predict", "/infer", "/explain"].iter().any(|e| p.ends_with(e)) => {
+                        Some(Access::Read)
+                    }
+                    (_, p)
+                        if ["/classify", "/pictures", "/feedback", "/correct"]
+                            .iter()
+                            .any(|e| p.ends_with(e)) =>
+                    {
                         Some(Access::Write)
                     }
                     _ => Some(Access::Admin),

@@ -51,6 +51,8 @@ pub struct Extent {
     pub top: usize,
     /// Whether to list the probabilities of all classes.
     pub probs: bool,
+    /// Whether to give the probability behind the answer, too.
+    pub prob_pred: bool,
 }
 
 impl Extent {
@@ -88,6 +90,12 @@ pub struct Answers {
     pub top: Vec<Vec<(usize, f32)>>,
     /// The probabilities of all classes per sample; empty unless the request wants them.
     pub probs: Vec<Vec<f32>>,
+    /// The sets of classes; empty unless the stream gives sets.
+    pub sets: Vec<Vec<u32>>,
+    /// Whether labels back their coverage up.
+    pub set_promise: Option<bool>,
+    /// Whether the request wants the probability behind each answer.
+    pub prob_pred: bool,
     /// Whether the samples are in the log and the session has seen them.
     pub learnt: bool,
     pub generation: u64,
@@ -106,7 +114,18 @@ impl Answers {
         if extent.probs {
             probs.extend(rows.clone().map(|row| step.probs(row, Temperature::Cal)));
         }
-        Self { rows: step.rows[rows].to_vec(), top, probs, learnt, generation, as_of: step.health.seen }
+        let sets = step.sets.get(rows.clone()).map(<[_]>::to_vec).unwrap_or_default();
+        Self {
+            rows: step.rows[rows].to_vec(),
+            set_promise: (!sets.is_empty()).then_some(step.health.coverage_promise),
+            sets,
+            top,
+            probs,
+            prob_pred: extent.prob_pred,
+            learnt,
+            generation,
+            as_of: step.health.seen,
+        }
     }
 }
 

@@ -26,7 +26,7 @@ enum Chore {
     /// Write the state before a log record, and remove the logs that it replaces.
     Base { state: State, number: u64, learning: bool, extra: Extra },
     /// Put a copy of the session on the board.
-    Publish { session: Arc<Session>, generation: u64 },
+    Publish { session: Arc<Session>, generation: u64, time: f64 },
 }
 
 /// What the keeper is doing, and how it went. The owner reads it.
@@ -67,10 +67,11 @@ impl Keeper {
     }
 
     /// Publishes the session. `false` while an earlier one is being published.
-    pub fn publish(&self, session: &Session, generation: u64) -> bool {
+    pub fn publish(&self, session: &Session, generation: u64, time: f64) -> bool {
         self.send(&self.progress.publishing, || Chore::Publish {
             session: Arc::new(session.clone()),
             generation,
+            time,
         })
     }
 
@@ -130,8 +131,8 @@ impl Chore {
                 }
                 progress.writing_base.store(false, Ordering::Release);
             }
-            Chore::Publish { session, generation } => {
-                board.publish(session, generation);
+            Chore::Publish { session, generation, time } => {
+                board.publish(session, generation, time);
                 progress.publishing.store(false, Ordering::Release);
             }
         }

@@ -11,12 +11,14 @@
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
+mod alarms;
 mod answer;
 mod api;
 mod auth;
 mod board;
 pub mod body;
 mod clock;
+mod deliver;
 mod descriptors;
 #[doc(hidden)]
 pub mod fuzz;
@@ -37,11 +39,13 @@ pub mod samples;
 mod settings;
 mod shadow;
 mod store;
+mod story;
 mod stream;
 mod streams;
+mod verdict;
 
 pub use http::openapi;
 pub use listen::{Server, ServerError};
 pub use picture::PictureEncoder;
-pub use settings::{Durability, Limits, ServerConfig, Tokens};
+pub use settings::{AlarmSettings, Durability, Limits, ServerConfig, Tokens};
 pub use streams::{StreamSpec, Streams};

@@ -30,6 +30,7 @@ const FRAME: usize = 12;
 const SAMPLES: u8 = 1;
 const FEEDBACK: u8 = 2;
 const LEARNING: u8 = 3;
+const CORRECTION: u8 = 4;
 /// What a record of samples holds beside features.
 const HAS_LEARN: u8 = 1;
 const HAS_TIMES: u8 = 2;
@@ -46,6 +47,8 @@ pub enum Record {
     Feedback { id: u64, label: u64 },
     /// Learning was stopped or resumed.
     Learning(bool),
+    /// A label that counts at once was given, or taken back.
+    Correction { id: u64, label: Option<u64> },
 }
 
 /// A segment open for appending.
@@ -109,6 +112,16 @@ impl Log {
             out.push(FEEDBACK);
             out.extend(id.to_le_bytes());
             out.extend(label.to_le_bytes());
+        });
+    }
+
+    /// Puts a label that counts at once into the next write; without one, that it was taken back.
+    pub fn stage_correction(&mut self, id: u64, label: Option<u64>) {
+        self.frame(|out| {
+            out.push(CORRECTION);
+            out.extend(id.to_le_bytes());
+            out.push(u8::from(label.is_some()));
+            out.extend(label.unwrap_or(0).to_le_bytes());
         });
     }
 
@@ -366,6 +379,10 @@ pub fn parse(payload: &[u8], number: u64) -> Option<Record> {
         SAMPLES => Record::Samples(parse_samples(&mut bytes)?),
         FEEDBACK => Record::Feedback { id: bytes.u64()?, label: bytes.u64()? },
         LEARNING => Record::Learning(bytes.u8()? != 0),
+        CORRECTION => {
+            let (id, given, label) = (bytes.u64()?, bytes.u8()? != 0, bytes.u64()?);
+            Record::Correction { id, label: given.then_some(label) }
+        }
         _ => return None,
     };
     bytes.0.is_empty().then_some(record)
@@ -444,6 +461,8 @@ mod tests {
             Record::Samples(plain),
             Record::Feedback { id: 1, label: 0 },
             Record::Learning(false),
+            Record::Correction { id: 1, label: Some(1) },
+            Record::Correction { id: 1, label: None },
             Record::Samples(full),
         ]
     }
@@ -456,6 +475,7 @@ mod tests {
                 Record::Samples(samples) => log.stage_samples(samples),
                 Record::Feedback { id, label } => log.stage_feedback(*id, *label),
                 Record::Learning(learning) => log.stage_learning(*learning),
+                Record::Correction { id, label } => log.stage_correction(*id, *label),
             }
             log.commit(false).unwrap();
             ends.push(log.bytes());
@@ -476,7 +496,7 @@ mod tests {
         write(&path, 7);
         let (found, tail) = read(&path, 7);
         assert_eq!(found, records());
-        assert_eq!((tail.log.next(), tail.dropped), (11, 0));
+        assert_eq!((tail.log.next(), tail.dropped), (7 + records().len() as u64, 0));
     }
 
     /// Rows that scaling would change come back as they were written: the checksum vouches for them.
@@ -527,7 +547,11 @@ mod tests {
             let mut broken = bytes.clone();
             broken[at] ^= 1;
             std::fs::write(&path, &broken).unwrap();
-            assert_eq!(read(&path, 0).1.damage.expect("damage").behind, 4, "flipped at {at}");
+            assert_eq!(
+                read(&path, 0).1.damage.expect("damage").behind,
+                records().len() as u64,
+                "flipped at {at}"
+            );
         }
     }
 
@@ -564,7 +588,7 @@ mod tests {
             assert!(tail.dropped > 0);
             let damage = tail.damage.expect("damage");
             let lost = (damage.record, damage.behind);
-            assert_eq!(lost, (whole as u64, 3 - whole as u64), "flipped at {at}");
+            assert_eq!(lost, (whole as u64, (records().len() - 1 - whole) as u64), "flipped at {at}");
             assert_eq!(std::fs::metadata(damage.aside).unwrap().len(), tail.dropped);
             assert_eq!(std::fs::read(&path).unwrap(), broken, "nothing is cut off");
         }

@@ -23,7 +23,7 @@ pub const FILE: &str = "manifest.json";
 
 const FORMAT: &str = "ultta-manifest-1";
 
-/// No log comes to have so many records.
+/// More records than any log comes to have: a larger number is damage.
 const MOST_RECORDS: u64 = 1 << 62;
 
 /// What belongs to a stream.

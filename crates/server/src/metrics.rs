@@ -9,6 +9,7 @@ use prometheus::{
 };
 
 use crate::board::Status;
+use crate::verdict::Verdict;
 
 /// Seconds.
 const BUCKETS: [f64; 14] =
@@ -36,8 +37,11 @@ pub struct Metrics {
     request_seconds: HistogramVec,
     stage_seconds: HistogramVec,
     rows: IntCounterVec,
+    alarms: IntCounterVec,
     streams: Vec<StreamGauge>,
     queue: IntGaugeVec,
+    verdicts: IntGaugeVec,
+    silence: GaugeVec,
 }
 
 struct StreamGauge {
@@ -51,16 +55,23 @@ pub struct Stages {
     stages: Arc<[Histogram; 5]>,
     /// Rows answered.
     pub rows: prometheus::IntCounter,
+    alarms: IntCounterVec,
+    stream: Arc<str>,
 }
 
 impl Stages {
     pub fn observe(&self, stage: Stage, time: Duration) {
         self.stages[stage as usize].observe(time.as_secs_f64());
     }
+
+    /// Counts an alarm.
+    pub fn alarm(&self, kind: &str) {
+        self.alarms.with_label_values(&[&*self.stream, kind]).inc();
+    }
 }
 
 /// Name, meaning, and where a stream's status has it.
-const STREAM_GAUGES: [(&str, &str, fn(&Status) -> f64); 20] = [
+const STREAM_GAUGES: [(&str, &str, fn(&Status) -> f64); 35] = [
     ("ultta_admitted_share", "Share of recent samples that the gate admitted", |s| s.health.admitted_share),
     ("ultta_flip_share", "Share of recent samples answered differently from zero-shot", |s| {
         s.health.flip_share
@@ -76,6 +87,31 @@ const STREAM_GAUGES: [(&str, &str, fn(&Status) -> f64); 20] = [
     ("ultta_effective_classes", "Effective number of classes among recent answers", |s| {
         s.health.effective_classes
     }),
+    ("ultta_alarms", "Alarms of the session since the start of the state", |s| s.health.alarms as f64),
+    ("ultta_alarms_ready", "1 once enough scenes were seen to notice a change", |s| {
+        f64::from(u8::from(s.health.alarms_ready))
+    }),
+    ("ultta_rows_per_second", "Rows per second over the last half minute", |s| s.rows_per_second),
+    ("ultta_estimated_top1", "Estimated accuracy of the answers", |s| s.health.estimate.top1),
+    ("ultta_estimated_top1_low", "Lower end of its interval", |s| s.health.estimate.low),
+    ("ultta_estimated_top1_high", "Upper end of its interval", |s| s.health.estimate.high),
+    ("ultta_estimated_zero_shot_top1", "Estimated accuracy of the zero-shot answers", |s| {
+        s.health.estimate_zero_shot.top1
+    }),
+    ("ultta_estimated_recent_top1", "Estimated accuracy of recent answers", |s| {
+        s.health.estimate_recent.top1
+    }),
+    ("ultta_estimated_recent_top1_low", "Lower end of its interval", |s| s.health.estimate_recent.low),
+    ("ultta_estimated_recent_top1_high", "Upper end of its interval", |s| s.health.estimate_recent.high),
+    ("ultta_estimated_recent_zero_shot_top1", "Estimated accuracy of recent zero-shot answers", |s| {
+        s.health.estimate_recent_zero_shot.top1
+    }),
+    ("ultta_estimate_labels", "Labels that the estimates rest on", |s| s.health.estimate_labels as f64),
+    ("ultta_coverage_promise", "1 while labels back the coverage of the sets up", |s| {
+        f64::from(u8::from(s.health.coverage_promise))
+    }),
+    ("ultta_coverage_held", "Share of labels that the set of their sample held", |s| s.health.coverage_held),
+    ("ultta_set_size", "Mean number of classes of recent sets", |s| s.health.set_size),
     ("ultta_guard_fired", "Times the collapse guard fired", |s| s.health.guard_fired as f64),
     ("ultta_seen", "Samples observed since the start of the state", |s| s.health.seen as f64),
     ("ultta_state_bytes", "Bytes a stream carries from sample to sample", |s| s.health.state_bytes as f64),
@@ -112,16 +148,35 @@ impl Metrics {
         };
         let requests = counter("ultta_requests_total", "Requests answered", &["route", "status"])?;
         let rows = counter("ultta_rows_total", "Rows observed", &["stream"])?;
+        let alarms =
+            counter("ultta_alarms_total", "Alarms raised since the server started", &["stream", "kind"])?;
         let queue =
             IntGaugeVec::new(Opts::new("ultta_queue_depth", "Requests waiting for a stream"), &["stream"])?;
         registry.register(Box::new(queue.clone()))?;
+        let verdict = Opts::new("ultta_verdict", "The verdict: 0 well, 1 watch, 2 act");
+        let verdicts = IntGaugeVec::new(verdict, &["stream"])?;
+        registry.register(Box::new(verdicts.clone()))?;
+        let silence =
+            GaugeVec::new(Opts::new("ultta_silence_seconds", "Time since the last row"), &["stream"])?;
+        registry.register(Box::new(silence.clone()))?;
         let mut streams = Vec::new();
         for (name, help, value) in STREAM_GAUGES {
             let gauge = GaugeVec::new(Opts::new(name, help), &["stream"])?;
             registry.register(Box::new(gauge.clone()))?;
             streams.push(StreamGauge { gauge, value });
         }
-        Ok(Self { registry, requests, request_seconds, stage_seconds, rows, streams, queue })
+        Ok(Self {
+            registry,
+            requests,
+            request_seconds,
+            stage_seconds,
+            rows,
+            alarms,
+            streams,
+            queue,
+            verdicts,
+            silence,
+        })
     }
 
     /// The stages of a stream.
@@ -130,6 +185,8 @@ impl Metrics {
         Stages {
             stages: Arc::new([stage("parse"), stage("encode"), stage("queue"), stage("log"), stage("step")]),
             rows: self.rows.with_label_values(&[stream]),
+            alarms: self.alarms.clone(),
+            stream: stream.into(),
         }
     }
 
@@ -151,6 +208,11 @@ impl Metrics {
         }
         let _ = self.rows.remove_label_values(&[stream]);
         let _ = self.queue.remove_label_values(&[stream]);
+        let _ = self.verdicts.remove_label_values(&[stream]);
+        let _ = self.silence.remove_label_values(&[stream]);
+        for kind in ["domain", "mix", "quality", "frozen", "silent"] {
+            let _ = self.alarms.remove_label_values(&[stream, kind]);
+        }
         for gauge in &self.streams {
             let _ = gauge.gauge.remove_label_values(&[stream]);
         }
@@ -159,9 +221,14 @@ impl Metrics {
     /// The text that Prometheus scrapes.
     pub fn text<'a>(
         &self,
-        streams: impl Iterator<Item = (&'a str, Status, usize)>,
+        streams: impl Iterator<Item = (&'a str, Status, Verdict, usize)>,
+        now: f64,
     ) -> Result<String, prometheus::Error> {
-        for (name, status, waiting) in streams {
+        for (name, status, verdict, waiting) in streams {
+            self.verdicts.with_label_values(&[name]).set(verdict.level as i64);
+            if let Some(last) = status.last_row {
+                self.silence.with_label_values(&[name]).set(now - last);
+            }
             for gauge in &self.streams {
                 gauge.gauge.with_label_values(&[name]).set((gauge.value)(&status));
             }

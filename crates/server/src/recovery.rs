@@ -152,6 +152,14 @@ impl Replayer {
                 self.flush();
                 let _ = self.session.feedback(id, label as usize);
             }
+            Record::Correction { id, label } => {
+                self.flush();
+                // As with labels above, what was refused then is refused again.
+                let _ = match label {
+                    Some(label) => self.session.correct(id, label as usize),
+                    None => Ok(self.session.withdraw(id)),
+                };
+            }
             Record::Learning(learning) => {
                 self.flush();
                 self.session.set_learning(learning);

@@ -33,7 +33,7 @@ pub struct Room {
 }
 
 impl Room {
-    /// Room for so many bytes; a body of the largest size fits into it.
+    /// Room for `bytes` bytes of bodies and answers. A body of the largest size always fits into it.
     pub fn new(bytes: usize, largest: usize) -> Self {
         let large_bytes = (bytes - bytes / 8).max(largest.min(bytes));
         let semaphore =
@@ -51,7 +51,7 @@ impl Room {
         self.large_bytes
     }
 
-    /// A share that holds room for an answer of so many bytes.
+    /// A share that holds room for an answer of `bytes` bytes.
     pub fn for_answer(&self, bytes: usize) -> Result<Share, Problem> {
         if bytes > self.large_bytes {
             let most = self.large_bytes;

@@ -48,6 +48,8 @@ pub struct ServerConfig {
     pub limits: Limits,
     /// Who may do what.
     pub tokens: Tokens,
+    /// When and where alarms are told.
+    pub alarms: AlarmSettings,
 }
 
 impl Default for ServerConfig {
@@ -65,6 +67,7 @@ impl Default for ServerConfig {
             hosts: Vec::new(),
             limits: Limits::default(),
             tokens: Tokens::default(),
+            alarms: AlarmSettings::default(),
         }
     }
 }
@@ -123,6 +126,7 @@ impl ServerConfig {
                 limits.batch_rows
             ));
         }
+        self.alarms.check()?;
         if self.compact_bytes < 1 << 16 {
             return Err(format!(
                 "server.compact_bytes: expected at least {}, got {}",
@@ -131,6 +135,63 @@ impl ServerConfig {
             ));
         }
         Ok(())
+    }
+}
+
+/// When and where alarms are told. `docs/alarms.md` has the messages.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AlarmSettings {
+    /// Seconds without a row after which a stream is told to be silent. Unless given, ten times the longest pause of
+    /// its last requests, and a minute at least.
+    pub silent_seconds: Option<f64>,
+    /// Address that every alarm is posted to.
+    pub webhook: Option<String>,
+    /// Secret that posts are signed with.
+    pub secret: Option<String>,
+    /// Broker that alarms and verdicts are published to, as `mqtt://user:password@host:1883`. Needs the cargo feature `mqtt`.
+    pub mqtt: Option<String>,
+    /// The topic that all topics begin with.
+    pub mqtt_topic: String,
+}
+
+impl Default for AlarmSettings {
+    fn default() -> Self {
+        Self { silent_seconds: None, webhook: None, secret: None, mqtt: None, mqtt_topic: "ultta".into() }
+    }
+}
+
+impl AlarmSettings {
+    fn check(&self) -> Result<(), String> {
+        if self.silent_seconds.is_some_and(|s| !(s > 0.0 && s < 1e9)) {
+            return Err("server.alarms.silent_seconds: expected a positive number of seconds".into());
+        }
+        let is_web = |url: &String| url.starts_with("http://") || url.starts_with("https://");
+        if self.webhook.as_ref().is_some_and(|url| !is_web(url)) {
+            return Err(
+                "server.alarms.webhook: expected an address that begins with http:// or https://".into()
+            );
+        }
+        if self.mqtt.is_some() && !cfg!(feature = "mqtt") {
+            return Err("server.alarms.mqtt: this program was built without MQTT; build it with the cargo feature `mqtt`".into());
+        }
+        if self.mqtt_topic.is_empty() || self.mqtt_topic.contains(['#', '+', '\0']) {
+            return Err("server.alarms.mqtt_topic: expected a topic without '#' and '+'".into());
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for AlarmSettings {
+    /// Shows neither secret nor password.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AlarmSettings")
+            .field("silent_seconds", &self.silent_seconds)
+            .field("webhook", &self.webhook.is_some())
+            .field("secret", &self.secret.is_some())
+            .field("mqtt", &self.mqtt.is_some())
+            .field("mqtt_topic", &self.mqtt_topic)
+            .finish()
     }
 }
 
@@ -241,6 +302,12 @@ mod tests {
         assert!(short.check().unwrap_err().contains("16 characters"));
         let half = ServerConfig { tls_cert: Some("c".into()), ..base() };
         assert!(half.check().unwrap_err().contains("tls_key"));
+        let mut alarms = base();
+        alarms.alarms.webhook = Some("ftp://x".into());
+        assert!(alarms.check().unwrap_err().contains("alarms.webhook"));
+        let mut silent = base();
+        silent.alarms.silent_seconds = Some(-1.0);
+        assert!(silent.check().unwrap_err().contains("silent_seconds"));
         let mut zero = base();
         zero.limits.queue = 0;
         assert!(zero.check().unwrap_err().contains("limits.queue"));
@@ -253,5 +320,11 @@ mod tests {
     fn tokens_never_reach_a_log() {
         let tokens = Tokens { read: vec!["a-secret-of-some-length".into()], ..Default::default() };
         assert!(!format!("{tokens:?}").contains("secret"));
+        let alarms = AlarmSettings {
+            secret: Some("hush".into()),
+            mqtt: Some("mqtt://a:hush@b".into()),
+            ..Default::default()
+        };
+        assert!(!format!("{alarms:?}").contains("hush"));
     }
 }

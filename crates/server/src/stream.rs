@@ -8,6 +8,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use ultta::{Config, Head, Scores};
 
 use crate::board::{Board, Status};
+use crate::clock::Clock;
 use crate::job::{Answers, Classify, Extent, Feedback, Job, Outcomes, Reply};
 use crate::metrics::Stages;
 use crate::owner::Owner;
@@ -16,6 +17,7 @@ use crate::samples::Samples;
 use crate::settings::Durability;
 use crate::shadow::Shadows;
 use crate::store::{Folder, Meta};
+use crate::verdict::Verdict;
 
 /// Reads that take more multiplications than this leave the threads that serve requests.
 const HEAVY: usize = 16 << 20;
@@ -46,6 +48,7 @@ pub struct Stream {
     /// Of a shadow: samples that it was not shown.
     pub missed: Arc<AtomicU64>,
     pub queue: mpsc::Sender<Job>,
+    pub clock: Clock,
 }
 
 /// What the rows of a request may be.
@@ -205,11 +208,16 @@ impl Stream {
     /// Where the stream stands: what its owner says, or that the owner has ended. Every call, the metrics and the
     /// page take it from here.
     pub fn status(&self) -> Status {
-        let mut status = self.board.status();
+        let mut status = self.board.status(self.clock.now());
         if self.queue.is_closed() {
             status.degraded = Some("its thread has ended; restart the server".into());
         }
         status
+    }
+
+    /// The verdict on the stream.
+    pub fn verdict(&self) -> Verdict {
+        Verdict::of(&self.status(), &self.board.alarms())
     }
 
     /// Why nothing is learnt, if so.

@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 use ultta::{Config, Error, Head, State};
 
 use crate::clock::Clock;
+use crate::deliver::Outbox;
 use crate::metrics::Metrics;
 use crate::owner::{Owner, Parts};
 use crate::problem::Problem;
@@ -48,11 +49,14 @@ pub struct Streams {
     limits: Limits,
     metrics: Arc<Metrics>,
     pub(crate) clock: Clock,
+    /// Where alarms go.
+    outbox: Outbox,
+    silent_after: Option<Duration>,
 }
 
 impl Streams {
     /// Opens a data folder and every stream in it; one that cannot be opened is reported and left. Replays logs, so it may take a while.
-    pub(crate) fn open(config: &ServerConfig, metrics: Arc<Metrics>) -> ultta::Result<Self> {
+    pub(crate) fn open(config: &ServerConfig, metrics: Arc<Metrics>, outbox: Outbox) -> ultta::Result<Self> {
         let root = config.data_dir.join("streams");
         let failed = |doing, path: &Path| {
             let path = path.to_owned();
@@ -72,6 +76,8 @@ impl Streams {
             limits: config.limits.clone(),
             metrics,
             clock: Clock::new(),
+            outbox,
+            silent_after: config.alarms.silent_seconds.map(Duration::from_secs_f64),
         };
         let mut names = Vec::new();
         for entry in fs::read_dir(&root).map_err(failed("reading", &root))? {
@@ -250,6 +256,8 @@ impl Streams {
             stages: stages.clone(),
             shadows: shadows.clone(),
             missed: missed.clone(),
+            outbox: self.outbox.clone(),
+            silent_after: self.silent_after,
         };
         let (owner, board) = Owner::new(parts, recovered);
         if records > 0 || dropped_bytes > 0 {
@@ -280,6 +288,7 @@ impl Streams {
             dropped_bytes,
             missed,
             queue,
+            clock: self.clock,
         };
         self.write().insert(name.to_string(), Arc::new(stream));
         Ok(())

@@ -57,11 +57,20 @@ triton() { # the Open Inference Protocol, with a client library of its own
   cleanup; server=""
 }
 
-page() { # the dashboard in a browser: real clicks, no console errors, screenshots to look at
+page() { # the dashboard in a browser: every verdict by real traffic, real clicks, no console errors, screenshots to look at
   [ -x "${CHROMIUM:-/usr/bin/chromium}" ] || apt-get install -y -q chromium
   [ -d "$scratch/node_modules/playwright-core" ] || npm install --silent --prefix "$scratch" playwright-core
   ULTTA_TOKEN_ADMIN=an-admin-token-for-the-page serve page
   NODE_PATH="$scratch/node_modules" SHOTS="$scratch/screenshots" FEATURES="$scratch/features.npy" LABELS="$scratch/labels.json" TOKEN=an-admin-token-for-the-page node "$here/further/page.js" "$url"
+  cleanup; server=""
+  # one of the two streams is broken on the disk: the page shows it beside the other
+  echo broken > "$(ls -d "$scratch"/data-page/streams/yard*)/head.safetensors"
+  touch "$scratch/again"
+  ULTTA_TOKEN_ADMIN=an-admin-token-for-the-page ULTTA_LOG=off "$ultta" serve --head "$scratch/head.safetensors" --data-dir "$scratch/data-page" --port 0 > "$scratch/again" 2>> "$scratch/server.log" &
+  server=$!
+  for _ in $(seq 100); do grep -q listening "$scratch/again" && break; sleep 0.1; done
+  url="http://$(sed -n 's/listening on //p' "$scratch/again")"
+  DAMAGED=1 NODE_PATH="$scratch/node_modules" SHOTS="$scratch/screenshots" FEATURES="$scratch/features.npy" LABELS="$scratch/labels.json" TOKEN=an-admin-token-for-the-page node "$here/further/page.js" "$url"
   cleanup; server=""
 }
 

@@ -35,7 +35,7 @@ pub struct Args {
     #[arg(long, value_name = "ROOT")]
     images: Option<PathBuf>,
 
-    /// With --images, so many pictures of each domain: a quick look
+    /// With --images, encode only N pictures of each domain: a quick look
     #[arg(long, value_name = "N", requires = "images", value_parser = clap::value_parser!(u32).range(1..))]
     sample: Option<u32>,
 

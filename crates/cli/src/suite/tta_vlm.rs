@@ -30,7 +30,7 @@ pub struct Args {
     #[arg(long, value_name = "ROOT")]
     images: Option<PathBuf>,
 
-    /// With --images, so many pictures of each dataset: a quick look
+    /// With --images, encode only N pictures of each dataset: a quick look
     #[arg(long, value_name = "N", requires = "images", value_parser = clap::value_parser!(u32).range(1..))]
     sample: Option<u32>,
 
@@ -38,7 +38,7 @@ pub struct Args {
     #[arg(
         long,
         value_name = "NAMES",
-        default_value = "zero-shot,tda,dmn,bca,freetta,ul-tta",
+        default_value = "zero-shot,tda,dmn,bca,freetta,dota,ecalp,pta,oga,adapt,ul-tta",
         value_delimiter = ','
     )]
     methods: Vec<String>,
@@ -47,7 +47,8 @@ pub struct Args {
     #[arg(long, value_name = "LIST", default_value = "0")]
     seeds: String,
 
-    /// Prompt templates of the heads, with --images; coop for each dataset's own prompt
+    /// Prompt templates of the heads, with --images; coop for each dataset's own prompt, tda for what
+    /// TDA, PTA and DOTA use on each (80 on R and Sketch, 7 on ImageNet, A, V2, Caltech101, Cars and SUN397)
     #[arg(long, value_name = "T", default_value = "coop")]
     templates: String,
 

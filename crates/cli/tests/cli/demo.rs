@@ -1,21 +1,33 @@
 //! `ultta demo` from end to end.
 
+use ultta_encode::tiny::shapes::SHAPES;
+
 use crate::support::{command, outcome, ultta};
 
 #[test]
 fn the_demo_runs_and_reports() {
     let folder = tempfile::tempdir().unwrap();
     let done = outcome(command(&["demo"]).current_dir(&folder)).success();
-    for word in ["Simulated data", "home domain", "domain shift", "class-mix shift", "ul-tta:paper"] {
+    let pictures =
+        ["Drawn pictures: 900 of ten shapes", "another style", "ultta classify shapes --model tiny"];
+    for word in ["Simulated data", "home domain", "domain shift", "class-mix shift", "ul-tta:paper"]
+        .into_iter()
+        .chain(pictures)
+    {
         assert!(done.stdout.contains(word), "{word:?} is missing: {}", done.stdout);
     }
     assert!(!done.stdout.contains('\x1b'), "no colour when not on a terminal");
 
     let html = std::fs::read_to_string(folder.path().join("ultta-demo.html")).unwrap();
     assert!(html.contains("The data are simulated") && html.matches("<svg").count() >= 4);
-    for reference in ["http:", "https:", "src=", "href=", "url(", "@import", "<script", "<link"] {
+    for reference in ["http:", "https:", "url(", "@import", "<script", "<link"] {
         assert!(!html.contains(reference), "the report refers to the outside: {reference}");
     }
+    // Pictures are in the page, links lead to its own sections.
+    for (any, own) in [("src=", "src=\"data:image/jpeg;base64,"), ("href=", "href=\"#")] {
+        assert_eq!(html.matches(any).count(), html.matches(own).count(), "{any} refers to the outside");
+    }
+    assert!(html.contains("Drawn pictures") && html.matches("<img").count() >= 8);
     let left: Vec<_> = std::fs::read_dir(&folder).unwrap().collect();
     assert_eq!(left.len(), 1, "nothing but the report is left behind");
 }
@@ -34,6 +46,31 @@ fn json_tells_the_same_for_the_same_seed_and_adaptation_helps() {
         assert!(top1("ul-tta") > top1("zero-shot"), "{phase}");
         assert!((0.4..0.8).contains(&top1("zero-shot")), "{phase}");
     }
+}
+
+#[test]
+fn drawn_pictures_go_through_encoder_and_adaptation() {
+    let folder = tempfile::tempdir().unwrap();
+    let demo =
+        outcome(command(&["demo", "--json", "--pictures", "shapes"]).current_dir(&folder)).success().json();
+    let share = |phase: &str, method: &str| {
+        let phases = demo["drawn_pictures"].as_array().unwrap();
+        phases.iter().find(|p| p["name"] == phase).unwrap()[method].as_f64().unwrap()
+    };
+    assert!(share("as trained", "zero-shot") > 0.85 && share("as trained", "ul-tta") > 0.85, "{demo}");
+    assert!(share("another style", "zero-shot") < share("as trained", "zero-shot") - 0.1, "{demo}");
+    assert!(share("all pictures", "ul-tta") > share("all pictures", "zero-shot"), "{demo}");
+    // The pictures on disk, by the command that the demo prints.
+    let labels = SHAPES.join(",");
+    let mut classify = command(&["classify", "shapes", "--model", "tiny", "--labels", &labels, "--json"]);
+    let done =
+        outcome(classify.current_dir(&folder).env("XDG_CACHE_HOME", folder.path().join("cache"))).success();
+    let right = |line: &str| {
+        let answer: serde_json::Value = serde_json::from_str(line).unwrap();
+        answer["id"].as_str().unwrap().split('/').nth(1) == answer["class"].as_str()
+    };
+    assert_eq!(done.stdout.lines().count(), 200);
+    assert!(done.stdout.lines().filter(|line| right(line)).count() > 100, "{}", done.stderr);
 }
 
 #[test]

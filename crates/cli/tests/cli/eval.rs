@@ -100,6 +100,40 @@ fn json(place: &Place, args: &[&str]) -> Value {
 }
 
 #[test]
+fn what_could_not_run_stands_in_its_cell_and_pictures_are_files() {
+    let place = Place::new();
+    place.pack("a", 3, 300, 2, &[]);
+    place.pack("b", 3, 300, 3, &[]);
+    std::fs::write(place.path("small.toml"), "[method.ecalp]\nmax_samples = 200\n").unwrap();
+    let eval = |protocols: &str| {
+        let args = ["eval", "--data", ".", "--methods", "zero-shot,ecalp,zero", "--config", "small.toml"];
+        place.ok(&[&args[..], &["--protocols", protocols, "--out", "runs"]].concat())
+    };
+    let tables = eval("iid,iid+cycle:150");
+    assert!(tables.contains("zero (views): 4 stream(s) of a, b; the pack has no views"), "{tables}");
+    assert!(tables.contains("ecalp (memory): 2 stream(s) of a, b;"), "{tables}");
+    let page = "page.html";
+    place.ok(&["report", "runs", "--figures", "figures", "--html", page, "--latex", "t.tex"]);
+    for name in ["gain.svg", "cost.svg"] {
+        let svg = std::fs::read_to_string(place.path("figures").join(name)).unwrap();
+        assert!(svg.starts_with("<svg xmlns=") && svg.contains("ecalp"), "{svg}");
+    }
+    let page = std::fs::read_to_string(place.path(page)).unwrap();
+    assert!(page.contains("Without a run: ecalp (memory)") && page.contains("µs a sample"), "{page}");
+    // The same from the folder; what ran since speaks for itself.
+    assert!(place.ok(&["report", "runs", "--md"]).contains("ecalp (memory)"));
+    std::fs::write(place.path("small.toml"), "").unwrap();
+    eval("iid,iid+cycle:150");
+    let tables = place.ok(&["report", "runs", "--md"]);
+    assert!(!tables.contains("ecalp (memory)") && tables.contains("zero (views)"), "{tables}");
+    let slow = ["eval", "--data", ".", "--methods", "ul-tta", "--patience", "0", "--out", "slow", "--json"];
+    let document: Value = serde_json::from_str(&place.ok(&slow)).unwrap();
+    assert_eq!(document["runs"].as_array().unwrap().len(), 0);
+    assert!(document["skipped"][0].as_str().unwrap().contains("given up after"), "{document}");
+    assert!(place.fails(&["eval", "--data", ".", "--patience=-1"]).contains("--patience"));
+}
+
+#[test]
 fn one_document_with_every_run_and_its_zero_shot() {
     let place = Place::new();
     place.pack("a", 4, 300, 2, &[]);

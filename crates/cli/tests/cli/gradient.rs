@@ -5,8 +5,9 @@ use std::process::{Command, Output};
 
 use image::{ImageBuffer, Rgb};
 use serde_json::Value;
+use ultta_encode::tiny::config;
+use ultta_encode::tiny::shapes::{SHAPES, Style, draw};
 use ultta_eval::random::Random;
-use ultta_gradient::tiny::{SHAPES, Style, config, draw};
 
 fn ultta(place: &Path, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ultta"));
@@ -19,7 +20,7 @@ fn pictures(folder: &Path, each: usize, style: Style) {
     for (shape, word) in SHAPES.iter().enumerate().take(4) {
         std::fs::create_dir_all(folder.join(word)).unwrap();
         for i in 0..each {
-            let picture = draw(shape, style, &mut random);
+            let picture = draw(shape, style, || random.uniform());
             let image: ImageBuffer<Rgb<u8>, _> =
                 ImageBuffer::from_raw(picture.width as u32, picture.height as u32, picture.rgb).unwrap();
             image.save(folder.join(word).join(format!("{i}.png"))).unwrap();

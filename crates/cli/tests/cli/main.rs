@@ -5,10 +5,14 @@ mod bad_input;
 mod corpus;
 mod demo;
 mod eval;
+mod export;
+#[cfg(all(feature = "serve", target_os = "linux"))]
+mod first_steps;
 #[cfg(feature = "gradient")]
 mod gradient;
 #[cfg(all(feature = "serve", target_os = "linux"))]
 mod kills;
+mod operating;
 mod pictures;
 mod pipe;
 mod real;
@@ -18,3 +22,5 @@ mod serve;
 #[cfg(feature = "gradient")]
 mod suite;
 mod support;
+#[cfg(unix)]
+mod video;

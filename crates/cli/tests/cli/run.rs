@@ -80,12 +80,55 @@ fn without_labels_there_are_no_metrics() {
 }
 
 #[test]
+fn accuracy_is_estimated_labels_or_not() {
+    let folder = Folder::new();
+    let check = |summary: &Value| {
+        for estimate in [&summary["estimate"], &summary["zero_shot"]["estimate"]] {
+            let [top1, low, high] = ["top1", "low", "high"].map(|key| estimate[key].as_f64().unwrap());
+            assert!(0.0 <= low && low <= top1 && top1 <= high && high <= 1.0, "{estimate}");
+        }
+    };
+    let free = folder.run(&["--json"]).success().json();
+    check(&free);
+    assert_eq!(free["health"]["estimate_labels"], 0);
+    let labelled = folder.run(&["--json", "--label-share", "0.5", "--label-delay", "10"]).success().json();
+    check(&labelled);
+    assert!(labelled["health"]["estimate_labels"].as_u64().unwrap() > 100);
+    let reach = |summary: &Value| {
+        summary["estimate"]["high"].as_f64().unwrap() - summary["estimate"]["low"].as_f64().unwrap()
+    };
+    assert!(reach(&labelled) < reach(&free));
+    assert!(folder.run(&[]).success().stdout.contains("estimated accuracy without labels"));
+    folder.features("plain.safetensors", &unit_rows(20, 9), DIM, None);
+    folder.run_on("plain.safetensors", &["--label-share", "0.5"]).failure(2, &["needs labels"]);
+}
+
+#[test]
+fn unknown_is_a_share_of_the_known_however_it_is_written() {
+    let folder = Folder::new();
+    let share = |text: &str| {
+        let summary = folder.run(&["--unknown", text, "--json"]).success().json();
+        summary["unknown_share"].as_f64().unwrap()
+    };
+    let rejected = share("10%");
+    assert!((0.03..0.2).contains(&rejected), "{rejected}");
+    assert_eq!(rejected, share("0.1"));
+    for wrong in ["0", "60%", "five"] {
+        let refused = folder.run(&["--unknown", wrong]);
+        assert!(refused.code == 2 && refused.stderr.contains("5% or 0.05"), "{refused:?}");
+    }
+    let other = folder.run(&["--unknown", "10%", "--set", "unknown.score=energy", "--json"]).success().json();
+    assert!((0.03..0.2).contains(&other["unknown_share"].as_f64().unwrap()), "{other}");
+}
+
+#[test]
 fn a_prediction_row_is_as_documented() {
     let folder = Folder::new();
     folder.run(&["--out", "%/p.jsonl"]).success();
     let text = folder.read("p.jsonl");
     let line = text.lines().next().unwrap();
-    let keys = ["id", "label", "class", "prob", "zero_shot", "admitted", "unknown", "scene", "begins_scene"];
+    let plain = ["id", "label", "class", "prob", "prob_pred", "zero_shot"];
+    let keys = [&plain[..], &["admitted", "unknown", "scene", "begins_scene"]].concat();
     let places: Vec<usize> = keys.iter().map(|k| line.find(&format!("\"{k}\":")).unwrap()).collect();
     assert!(places.is_sorted(), "{line}");
     let rows = rows(&text);
@@ -121,7 +164,7 @@ fn csv_says_the_same_as_json_lines() {
     let header = reader.headers().unwrap().clone();
     assert_eq!(
         header.iter().collect::<Vec<_>>().join(","),
-        "id,label,class,prob,zero_shot_label,zero_shot_prob,admitted,unknown,scene,begins_scene,\
+        "id,label,class,prob,prob_pred,zero_shot_label,zero_shot_prob,admitted,unknown,scene,begins_scene,\
          top1_label,top1_class,top1_prob,top2_label,top2_class,top2_prob"
     );
     let records: Vec<_> = reader.records().map(|r| r.unwrap()).collect();
@@ -131,7 +174,8 @@ fn csv_says_the_same_as_json_lines() {
         assert_eq!(record[0], row["id"].to_string());
         assert_eq!(&record[2], row["class"].as_str().unwrap());
         assert_eq!(record[3].parse::<f32>().unwrap(), row["prob"].as_f64().unwrap() as f32);
-        assert_eq!(record[13], row["top"][1]["label"].to_string());
+        assert_eq!(record[4].parse::<f32>().unwrap(), row["prob_pred"].as_f64().unwrap() as f32);
+        assert_eq!(record[14], row["top"][1]["label"].to_string());
     }
 }
 
@@ -152,7 +196,7 @@ fn parquet_says_the_same_as_json_lines() {
         assert_eq!(record.get_long(0).unwrap(), row["id"].as_i64().unwrap());
         assert_eq!(record.get_string(2).unwrap(), row["class"].as_str().unwrap());
         assert_eq!(record.get_float(3).unwrap(), row["prob"].as_f64().unwrap() as f32);
-        assert_eq!(record.len(), 8 + CLASSES.len());
+        assert_eq!(record.len(), 11 + CLASSES.len());
     }
 }
 
@@ -382,6 +426,20 @@ fn small_commands() {
     }
     assert!(ultta(&["run", "--help"]).success().stdout.contains("Examples:"));
     assert_eq!(ultta(&[]).code, 2);
+}
+
+#[test]
+fn manual_pages_are_written_one_per_command() {
+    let folder = Folder::new();
+    ultta(&["man", &folder.arg("share/man1")]).success();
+    for (page, holds) in
+        [("ultta.1", "ultta\\-run(1)"), ("ultta-run.1", "features"), ("ultta-head.1", "labels")]
+    {
+        let text = std::fs::read_to_string(folder.arg(&format!("share/man1/{page}"))).unwrap();
+        assert!(text.contains(".TH") && text.contains(holds), "{page}: {text}");
+    }
+    let failed = ultta(&["man", "/dev/null/man"]);
+    assert!(failed.code != 0 && failed.stderr.contains("/dev/null/man"), "{}", failed.stderr);
 }
 
 #[test]

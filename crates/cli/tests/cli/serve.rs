@@ -292,7 +292,7 @@ fn rust_http_and_the_command_line_give_the_same_answers() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     };
-    let over_http = client(&["classify", npy.to_str().unwrap(), "--top", "2"]);
+    let over_http = client(&["classify", npy.to_str().unwrap(), "--top", "2", "--prob-pred"]);
     let (out, saved) = (folder.path().join("out.jsonl"), folder.path().join("state.safetensors"));
     let run = Command::new(ULTTA)
         .args(["run", "--quiet", "--top", "2"])
@@ -316,7 +316,51 @@ fn rust_http_and_the_command_line_give_the_same_answers() {
     let state = session.state().to_bytes().unwrap();
     assert!(server.state() == state && std::fs::read(saved).unwrap() == state);
     // the other commands
-    assert!(client(&["status"]).contains("\"seen\": 500"));
+    let seen = || {
+        serde_json::from_str::<Value>(&client(&["status", "--json"])).unwrap()["status"]["health"]["seen"]
+            .clone()
+    };
+    assert_eq!(seen(), 500);
+    let told = client(&["status"]);
+    for words in
+        ["stream          default", "learning        yes", "500 rows", "zero-shot", "durability interval"]
+    {
+        assert!(told.contains(words), "{words:?} is missing: {told}");
+    }
+    // To predict teaches nothing, and neither does what the examples do.
+    assert_eq!(client(&["predict", npy.to_str().unwrap(), "--top", "1"]).lines().count(), 500);
+    for language in ["curl", "python"] {
+        let example = client(&["example", language]);
+        assert!(example.contains(&url) && example.contains("predict"), "{example}");
+        let active = example.lines().filter(|line| !line.trim_start().starts_with('#'));
+        assert!(
+            active.clone().all(|line| !line.contains("classify") && !line.contains("feedback")),
+            "{example}"
+        );
+    }
+    assert_eq!(seen(), 500);
+    let copy = folder.path().join("copy.safetensors");
+    client(&["state", copy.to_str().unwrap()]);
+    assert!(std::fs::read(copy).unwrap() == state);
+    client(&["clone", "candidate", "--shadow", "--preset", "paper"]);
+    let list = client(&["list"]);
+    assert!(list.contains("candidate") && list.contains("shadow of default"), "{list}");
+    assert_eq!(
+        serde_json::from_str::<Value>(&client(&["list", "--json"])).unwrap()["streams"]
+            .as_array()
+            .unwrap()
+            .len(),
+        2
+    );
+    let kept = Command::new(ULTTA)
+        .args(["client", "--url", &url, "--stream", "candidate", "delete"])
+        .output()
+        .unwrap();
+    assert!(kept.status.code() == Some(2) && String::from_utf8(kept.stderr).unwrap().contains("--yes"));
+    assert!(client(&["--stream", "candidate", "delete", "--yes"]).contains("gone"));
+    assert!(!client(&["list"]).contains("candidate"));
+    client(&["clone", "again"]);
+    assert!(client(&["--stream", "again", "reset"]).contains("\"seen\": 0"));
     assert!(client(&["feedback", "3=1"]).contains("taken"));
     assert!(client(&["snapshot", "--label", "x"]).contains("\"x\""));
     assert!(client(&["rollback", "x"]).contains("\"generation\": 1"));
@@ -324,9 +368,6 @@ fn rust_http_and_the_command_line_give_the_same_answers() {
         client(&["create", "--stream", "second", "--head", head.to_str().unwrap(), "--preset", "paper"])
             .contains("second")
     );
-    for language in ["curl", "python"] {
-        assert!(client(&["example", language]).contains(&url));
-    }
     let mut piped = Command::new(ULTTA)
         .args(["client", "--url", &url, "--stream", "second", "classify", "-"])
         .stdin(Stdio::piped())
@@ -373,11 +414,18 @@ fn lines_are_answered_while_more_are_to_come() {
         writeln!(rows, "{}", serde_json::to_string(features.row(row)).unwrap()).unwrap();
     }
     writeln!(rows, "no row").unwrap();
+    // A row of the wrong length is told so, not that its norm is wrong.
+    writeln!(rows, "[1, 2, 3]").unwrap();
     drop(rows);
     for row in 3..2000 {
         assert_eq!(next()["id"].as_u64(), Some(row));
     }
     assert_eq!(next()["line"].as_u64(), Some(2001), "counted over all requests");
+    let short = next()["error"].as_str().unwrap().to_string();
+    assert!(
+        short.contains("feature dimension") && short.contains("got 3") && !short.contains("norm"),
+        "{short}"
+    );
     assert_eq!(child.wait().unwrap().code(), Some(2));
     // A file of more rows than a request may have.
     let npy = folder.path().join("features.npy");

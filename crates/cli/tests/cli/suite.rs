@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use image::{ImageBuffer, Rgb};
 use serde_json::Value;
+use ultta_encode::tiny::config;
+use ultta_encode::tiny::shapes::{SHAPES, Style, draw};
 use ultta_eval::random::Random;
-use ultta_gradient::tiny::{SHAPES, Style, config, draw};
 
 fn command(place: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ultta"));
@@ -26,7 +27,7 @@ fn ok(place: &Path, args: &[&str]) -> Output {
 fn draw_into(folder: PathBuf, shape: usize, n: usize, random: &mut Random) {
     std::fs::create_dir_all(&folder).unwrap();
     for i in 0..n {
-        let picture = draw(shape % SHAPES.len(), Style::Shifted, random);
+        let picture = draw(shape % SHAPES.len(), Style::Shifted, || random.uniform());
         let (width, height) = (picture.width as u32, picture.height as u32);
         let image: ImageBuffer<Rgb<u8>, _> = ImageBuffer::from_raw(width, height, picture.rgb).unwrap();
         image.save(folder.join(format!("{i}.png"))).unwrap();

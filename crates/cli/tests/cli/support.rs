@@ -141,8 +141,11 @@ impl Folder {
     pub fn run_command(&self, features: &str, arguments: &[&str]) -> Command {
         let features = if features == "-" { features.to_string() } else { self.arg(features) };
         let head = self.arg("head.safetensors");
-        let arguments: Vec<String> =
-            arguments.iter().map(|a| a.replace('%', self.folder.path().to_str().unwrap())).collect();
+        // `%` is the folder, but after a number it is per cent.
+        let folder = self.folder.path().to_str().unwrap();
+        let filled =
+            |a: &&str| if a.len() > 1 && a.ends_with('%') { a.to_string() } else { a.replace('%', folder) };
+        let arguments: Vec<String> = arguments.iter().map(filled).collect();
         let mut all = vec!["run", "--features", &features, "--head", &head];
         all.extend(arguments.iter().map(String::as_str));
         command(&all)

@@ -143,8 +143,7 @@ impl Adapt {
             self.gaussian = self.precision.discriminant(&self.means);
             self.factorised_at = self.changes;
         } else {
-            let mean = &self.means[class * dim..][..dim];
-            self.gaussian.refresh(&self.precision, class, mean);
+            self.gaussian.refresh(&self.precision, &[class], &self.means);
         }
         self.vote = self.bank.vote(z);
         true

@@ -224,9 +224,8 @@ impl Dota {
         if due(self.seen, self.inverted_at, self.config.lag) {
             self.invert();
         } else {
-            for (class, ..) in added {
-                self.gaussian.refresh(&self.precision, class, &self.means[class * dim..][..dim]);
-            }
+            let moved: Vec<usize> = added.iter().map(|(class, ..)| *class).collect();
+            self.gaussian.refresh(&self.precision, &moved, &self.means);
             if self.pending_class.len() >= MOST_PENDING {
                 self.fold();
             }

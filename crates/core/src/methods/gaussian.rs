@@ -125,11 +125,16 @@ impl Discriminant {
         scores
     }
 
-    /// Takes in a class whose mean has moved.
-    pub(crate) fn refresh(&mut self, precision: &Precision, class: usize, mean: &[f64]) {
-        let one = precision.discriminant(mean);
-        self.slopes[class * mean.len()..][..mean.len()].copy_from_slice(&one.slopes);
-        self.offsets[class] = one.offsets[0];
+    /// Takes in classes whose means have moved; `means` are those of all classes. Together they cost hardly more than
+    /// one: a solve works on six columns at a time.
+    pub(crate) fn refresh(&mut self, precision: &Precision, classes: &[usize], means: &[f64]) {
+        let dim = precision.dim;
+        let moved: Vec<f64> = classes.iter().flat_map(|&c| &means[c * dim..][..dim]).copied().collect();
+        let moved = precision.discriminant(&moved);
+        for ((&class, slope), offset) in classes.iter().zip(moved.slopes.chunks(dim)).zip(moved.offsets) {
+            self.slopes[class * dim..][..dim].copy_from_slice(slope);
+            self.offsets[class] = offset;
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 use crate::adapter::{Adapter, Card};
-use crate::{Head, Result};
+use crate::{Config, Head, Result};
 
 mod cache;
 mod checked;
@@ -145,18 +145,27 @@ impl MethodConfig {
     /// The same settings for a stream of `rows` samples: a method that must know the length is told.
     pub fn for_stream_of(&self, rows: u64) -> Self {
         let Some(key) = self.card().horizon else { return self.clone() };
-        let told = |mut table: Table| {
-            let settings = table.get_mut(self.card().name)?.as_table_mut()?;
-            settings.insert(key.to_string(), Value::Integer(rows.max(1) as i64));
-            table.try_into().ok()
-        };
-        Table::try_from(self).ok().and_then(told).unwrap_or_else(|| self.clone())
+        let mut table = self.to_config().to_table();
+        let own = table.get_mut("method").and_then(|methods| methods.get_mut(self.card().name));
+        if let Some(own) = own.and_then(Value::as_table_mut) {
+            own.insert(key.to_string(), Value::Integer(rows.max(1) as i64));
+        }
+        Config::from_table(&table).map_or_else(|_| self.clone(), |config| config.method)
+    }
+
+    /// All settings, by key.
+    pub(crate) fn settings(&self) -> Table {
+        let all = self.to_config().to_table();
+        let own = all.get("method").and_then(|methods| methods.get(self.card().name));
+        own.and_then(Value::as_table).cloned().unwrap_or_default()
     }
 
     /// One setting, by its dotted key within the method.
     pub(crate) fn setting(&self, key: &str) -> Option<Value> {
-        let table = Value::try_from(self).ok()?;
-        let keys = std::iter::once(self.card().name).chain(key.split('.'));
-        keys.into_iter().try_fold(table, |value, key| value.get(key).cloned())
+        key.split('.').try_fold(Value::Table(self.settings()), |value, key| value.get(key).cloned())
+    }
+
+    fn to_config(&self) -> Config {
+        Config { method: self.clone(), ..Default::default() }
     }
 }

@@ -7,9 +7,11 @@ use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize};
 use toml::{Table, Value};
 
+use super::MethodConfig;
 use super::ul_tta::DefaultConfig;
 use super::ul_tta_paper::PaperConfig;
 use crate::adapter::{Adapter, Card};
+use crate::config::without_line;
 use crate::{Error, Head, Result};
 
 /// The card of the default method.
@@ -95,18 +97,13 @@ impl Default for UlTtaConfig {
 }
 
 impl<'de> Deserialize<'de> for UlTtaConfig {
-    /// Reads `preset` first. The error has no line: `check_file` finds mistakes in a file before.
+    /// Reads `preset` first. The error has no line: `Config::resolve` finds mistakes in a file before.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        fn read<T: DeserializeOwned, E: serde::de::Error>(table: Table) -> Result<T, E> {
-            table
-                .try_into()
-                .map_err(|e: toml::de::Error| E::custom(e.to_string().trim_end().replace('\n', ", ")))
-        }
-        let table = Table::deserialize(deserializer)?;
-        match preset_of(&table).map_err(D::Error::custom)? {
-            Preset::Default => read(table).map(UlTtaConfig::Default),
-            Preset::Paper => read(table).map(UlTtaConfig::Paper),
-        }
+        let own = Table::deserialize(deserializer)?;
+        let preset = preset_of(&own).map_err(D::Error::custom)?;
+        let within = |key: &str, table: Table| Table::from_iter([(key.to_string(), Value::Table(table))]);
+        let text = within("method", within("ul_tta", own)).to_string();
+        read_file(&text, preset).map_err(|e| D::Error::custom(without_line(&text, &e)))
     }
 }
 
@@ -143,33 +140,44 @@ pub(crate) fn preset_of(table: &Table) -> Result<Preset, String> {
     preset.ok_or_else(|| format!("unknown preset {value}, expected \"default\" or \"paper\""))
 }
 
-/// Checks the text of a file with a table `[method.ul_tta]`, whose preset is known, so that an error names its line
+/// Reads the table `[method.ul_tta]` of a file, whose preset is known. All of the file is checked; an error names its line
 /// and column.
-pub(crate) fn check_file(text: &str, preset: Preset) -> Result<(), toml::de::Error> {
+pub(crate) fn read_file(text: &str, preset: Preset) -> Result<UlTtaConfig, toml::de::Error> {
     /// A configuration with another type for `[method.ul_tta]`.
     #[derive(Deserialize)]
     #[serde(default, deny_unknown_fields)]
-    #[allow(dead_code)] // read to be checked
+    #[allow(dead_code)] // the others are read to be checked
     struct File<C> {
+        coverage: f64,
         method: Method<C>,
         guard: crate::guard::GuardConfig,
         unknown: crate::unknown::UnknownConfig,
+        alarms: crate::alarm::AlarmConfig,
     }
     #[derive(Deserialize)]
     #[serde(rename_all = "snake_case")]
-    #[allow(dead_code)]
     enum Method<C> {
         UlTta(C),
     }
     impl<C: Default> Default for File<C> {
         fn default() -> Self {
             let method = Method::UlTta(C::default());
-            Self { method, guard: Default::default(), unknown: Default::default() }
+            Self {
+                coverage: 0.0,
+                method,
+                guard: Default::default(),
+                unknown: Default::default(),
+                alarms: Default::default(),
+            }
         }
     }
+    fn read<C: Default + DeserializeOwned>(text: &str) -> Result<C, toml::de::Error> {
+        let File { method: Method::UlTta(config), .. } = toml::from_str(text)?;
+        Ok(config)
+    }
     match preset {
-        Preset::Default => toml::from_str::<File<DefaultConfig>>(text).map(drop),
-        Preset::Paper => toml::from_str::<File<PaperConfig>>(text).map(drop),
+        Preset::Default => read(text).map(UlTtaConfig::Default),
+        Preset::Paper => read(text).map(UlTtaConfig::Paper),
     }
 }
 
@@ -184,7 +192,7 @@ pub(crate) fn foreign_key(table: &Table, preset: Preset) -> String {
             _ => None,
         })
     }
-    let all = |preset: Preset| Table::try_from(preset.config()).unwrap_or_default();
+    let all = |preset: Preset| MethodConfig::UlTta(preset.config()).settings();
     let key = find(table, &all(preset), &all(preset.other()), "");
     key.map_or_else(String::new, |key| {
         let (own, other) = (preset.name(), preset.other().name());

@@ -17,7 +17,7 @@ use super::math;
 use crate::adapter::{Adapter, Batch, Card, ClassDrift, Grouping, Observed, Prediction, Readout, Vitals};
 use crate::config::in_range;
 use crate::scores::softmax_f64;
-use crate::{Head, Result, Scores, State};
+use crate::{Head, Layer, Result, Scores, State};
 
 /// Settings of prior-only adaptation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -142,6 +142,13 @@ impl Adapter for PriorOnly {
         let classes = self.counts.len();
         let prior: Vec<f64> = (0..classes).map(|c| self.ratio(c) / classes as f64).collect();
         Vitals { prior_kl: math::kl_from_uniform(&prior), state_bytes: classes * 8 + 8, ..Default::default() }
+    }
+
+    fn layer(&self, head: &Head) -> Option<Layer> {
+        let ratios = || (0..self.counts.len()).map(|c| self.ratio(c));
+        let bias = ratios().map(|ratio| ratio.ln() as f32).collect();
+        let prior = ratios().map(|ratio| (ratio / self.counts.len() as f64) as f32).collect();
+        Some(Layer { bias, prior, ..Layer::frozen(head) })
     }
 
     fn per_class(&self) -> Vec<ClassDrift> {

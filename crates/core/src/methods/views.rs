@@ -54,6 +54,26 @@ impl<'a> Sample<'a> {
     }
 }
 
+/// The mean of the posteriors of a sample's views; `None` without views. `posterior` is given a view's feature and frozen
+/// logits, and where the posterior goes.
+pub(crate) fn mean_posterior(
+    batch: &Batch<'_>,
+    row: usize,
+    mut posterior: impl FnMut(&[f32], &[f32], &mut [f32]),
+) -> Option<Vec<f32>> {
+    let views = batch.views.filter(|views| !views.of(row).is_empty())?;
+    let classes = batch.zero_shot.classes();
+    let (mut mean, mut probs) = (vec![0.0f32; classes], vec![0.0f32; classes]);
+    let share = 1.0 / views.of(row).len() as f32;
+    for view in views.of(row) {
+        posterior(views.features.row(view), views.zero_shot.row(view), &mut probs);
+        for (m, &p) in mean.iter_mut().zip(&probs) {
+            *m += share * p;
+        }
+    }
+    Some(mean)
+}
+
 /// One view of a sample.
 #[derive(Clone, Copy)]
 pub(crate) struct View<'a> {

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::adapter::{Adapter, Batch, Card, Grouping, Prediction, Readout};
-use crate::{Head, Result};
+use crate::{Head, Layer, Result};
 
 /// Zero-shot has no settings.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -59,5 +59,9 @@ impl Adapter for ZeroShot {
 
     fn step(&mut self, batch: &Batch<'_>) -> Prediction {
         self.predict(batch)
+    }
+
+    fn layer(&self, head: &Head) -> Option<Layer> {
+        Some(Layer::frozen(head))
     }
 }

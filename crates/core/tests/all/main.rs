@@ -1,9 +1,13 @@
 //! The tests of the core from outside, one binary; each file is a module.
 
+mod alarms;
 mod architecture;
 mod baselines;
 mod common;
 mod contract;
+mod corrections;
+mod estimates;
+mod export;
 mod files;
 mod guard;
 mod labels;

@@ -309,12 +309,12 @@ macro_rules! fixtures {
     )*};
 }
 
-fixtures! { default_few default_start default_many default_shift paper_few paper_loose paper_many }
+fixtures! { default_few default_start default_many default_shift default_dull paper_few paper_loose paper_many }
 
 /// What keeps the fixtures worth something: they cover what the method does.
 #[test]
 fn fixtures_cover_the_method() {
-    let default = ["default_few", "default_start", "default_many", "default_shift"];
+    let default = ["default_few", "default_start", "default_many", "default_shift", "default_dull"];
     let all = [&default[..], &["paper_few", "paper_loose", "paper_many"]].concat();
     let fixtures: Vec<Fixture> = all.iter().map(|name| Fixture::open(name)).collect();
     let learnt = |fixture: &Fixture, name: &str| -> Vec<Vec<f64>> {
@@ -333,7 +333,8 @@ fn fixtures_cover_the_method() {
     assert!(any("scenes", &|v| v[0] > 5.0), "there are copies");
     assert!(any("scenes", &|v| v[1] > 0.0), "and a restart");
     assert!(any("local.calibration", &|v| v[2] < 0.95 || v[2] > 1.05), "tau_cal moves");
-    assert!(any("local.temperatures", &|v| v[0] > 1.5), "tau_pred moves");
+    assert!(any("local.temperatures", &|v| v[0] > 1.5), "the paper's tau_pred moves");
+    assert!(any("local.tau_pred", &|v| v[0] > 1.5), "and that of the default");
     assert!(any("local.prior.kl", &|v| v[0] > 0.1), "the prior moves");
     assert!(any("local.prior.kl", &|v| (v[0] - 0.07).abs() < 1e-9), "and is capped");
     assert!(any("local.movement", &|v| (v[0] - 0.01).abs() < 1e-3), "prototypes are clipped");

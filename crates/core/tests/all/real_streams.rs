@@ -306,3 +306,17 @@ fn the_published_rules_with_their_guards_need_no_saving() {
         assert!(health.max_prior_kl <= 0.07 + 1e-9 && health.max_movement <= 0.0101, "{health:?}");
     }
 }
+
+#[test]
+#[cfg_attr(not(shared_data), ignore = "needs ../shared/data")]
+fn shuffled_packs_raise_no_more_alarms_than_promised() {
+    let (mut raised, mut scenes) = (0, 0);
+    for pack in packs() {
+        for seed in 0..SEEDS {
+            let (_, health) = run(&Config::default(), pack, Order::Shuffled, seed);
+            (raised, scenes) = (raised + health.alarms, scenes + health.scenes);
+        }
+    }
+    println!("{raised} alarms in {scenes} scenes");
+    assert!(raised as f64 <= 1.0 + scenes as f64 / 100_000.0, "{raised} in {scenes} scenes");
+}

@@ -36,7 +36,9 @@ fn learnt(session: &Session) -> State {
         "local.scene.copies_of",
     ];
     state.tensors.retain(|name, _| {
-        ["evidence.", "gate.", "local."].iter().any(|p| name.starts_with(p)) && !ids.contains(&name.as_str())
+        ["evidence.", "gate.", "local."].iter().any(|p| name.starts_with(p))
+            && !name.starts_with("local.kept.")
+            && !ids.contains(&name.as_str())
     });
     state
 }

@@ -6,8 +6,8 @@ use ultta::{Config, Features, Input, Session, Tensor};
 /// What a session has learnt: everything but windows of answered samples, counters and the guard.
 fn learnt(session: &Session) -> Vec<(String, Tensor)> {
     let local = ["local.recent", "local.since", "local.labelled", "local.updated_at", "local.prior.mix"];
-    // Ids of rows, for delayed labels.
-    let ids = ["local.scene.counts", "local.scene.copies"];
+    // Ids of rows, for delayed labels, and rows that may be asked about later.
+    let ids = ["local.scene.counts", "local.scene.copies", "local.kept"];
     let local = [&local[..], &ids].concat();
     session
         .state()

@@ -20,8 +20,8 @@ pub struct Tokenizer {
 enum Kind {
     Clip(Box<BytePairs>),
     Unigram(Box<Unigram>),
-    /// No vocabulary is there; pictures can be encoded all the same.
-    Missing(std::path::PathBuf),
+    /// No vocabulary is there, or one that is not read; pictures can be encoded all the same.
+    Missing(std::path::PathBuf, &'static str),
 }
 
 impl Tokenizer {
@@ -42,8 +42,18 @@ impl Tokenizer {
     /// The unigram model in a folder, for texts of this many tokens. Without one, texts are errors.
     pub fn unigram(folder: &Path, context: usize) -> Result<Self> {
         let path = folder.join(unigram::FILE);
-        let kind =
-            if path.exists() { Kind::Unigram(Box::new(Unigram::open(&path)?)) } else { Kind::Missing(path) };
+        let kind = if !path.exists() {
+            Kind::Missing(path, "text needs the model's vocabulary, which is missing")
+        } else {
+            match Unigram::open(&path)? {
+                Some(model) => Kind::Unigram(Box::new(model)),
+                None => Kind::Missing(
+                    path,
+                    "text needs the model's vocabulary, which is no unigram model (SigLIP 2: Gemma's byte pairs): make \
+                     the head in Python and give it as a file (docs/encode.md)",
+                ),
+            }
+        };
         Ok(Self { kind, context })
     }
 
@@ -60,9 +70,7 @@ impl Tokenizer {
                 Ok(ids)
             }
             Kind::Unigram(model) => Ok(model.encode(&clean::canonicalize(text), self.context)),
-            Kind::Missing(path) => {
-                Err(Error::model(path, "text needs the model's vocabulary, which is missing"))
-            }
+            Kind::Missing(path, reason) => Err(Error::model(path, *reason)),
         }
     }
 }

@@ -38,31 +38,35 @@ struct Model {
     #[serde(rename = "type")]
     kind: Option<String>,
     unk_id: Option<u32>,
-    vocab: Vec<(String, f64)>,
+    vocab: Vocabulary,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Vocabulary {
+    Scores(Vec<(String, f64)>),
+    /// That of byte pairs: ids by token.
+    Ids {},
 }
 
 impl Unigram {
-    pub fn open(path: &Path) -> Result<Self> {
+    /// Nothing if the file holds another kind of vocabulary.
+    pub fn open(path: &Path) -> Result<Option<Self>> {
         let text = std::fs::read_to_string(path).map_err(|e| Error::io("opening", path, e))?;
         let file: File = serde_json::from_str(&text)
             .map_err(|e| Error::model(path, format!("expected a unigram vocabulary: {e}")))?;
+        let Vocabulary::Scores(vocab) = file.model.vocab else { return Ok(None) };
         if file.model.kind.as_deref().is_some_and(|kind| kind != "Unigram") {
-            return Err(Error::model(path, format!("expected a Unigram model, got {:?}", file.model.kind)));
+            return Ok(None);
         }
-        let vocab = file.model.vocab;
         let end = vocab.iter().position(|(piece, _)| piece == END);
         let end = end.ok_or_else(|| Error::model(path, format!("no {END} in the vocabulary")))? as u32;
         let lowest = vocab.iter().map(|(_, score)| *score).fold(f64::INFINITY, f64::min);
         let longest = vocab.iter().map(|(piece, _)| piece.chars().count()).max().unwrap_or(1);
         let pieces =
             vocab.into_iter().enumerate().map(|(id, (piece, score))| (piece, (id as u32, score))).collect();
-        Ok(Self {
-            pieces,
-            longest,
-            unknown: file.model.unk_id.unwrap_or(0),
-            unknown_score: lowest - UNKNOWN_PENALTY,
-            end,
-        })
+        let unknown = file.model.unk_id.unwrap_or(0);
+        Ok(Some(Self { pieces, longest, unknown, unknown_score: lowest - UNKNOWN_PENALTY, end }))
     }
 
     /// The tokens of a text of plain words, its end, and padding up to `context`.
@@ -123,11 +127,14 @@ mod tests {
         let vocab = r#"{"model": {"type": "Unigram", "unk_id": 2, "vocab": [["<pad>", 0.0], ["</s>", 0.0],
             ["<unk>", 0.0], ["▁", -2.0], ["▁cat", -4.0], ["▁c", -3.0], ["at", -3.0], ["s", -5.0], ["a", -6.0]]}}"#;
         std::fs::write(file.path(), vocab).unwrap();
-        let model = Unigram::open(file.path()).unwrap();
+        let model = Unigram::open(file.path()).unwrap().unwrap();
         assert_eq!(model.encode("cats", 6), [4, 7, 1, 1, 1, 1]);
         assert_eq!(model.encode("cat xx cat", 8), [4, 3, 2, 4, 1, 1, 1, 1]);
         assert_eq!(model.encode("", 3), [1, 1, 1]);
         assert_eq!(model.encode("cats cats cats", 3), [4, 7, 1]);
+        let pairs = r#"{"model": {"type": "BPE", "vocab": {"<pad>": 0, "a": 1}, "merges": []}}"#;
+        std::fs::write(file.path(), pairs).unwrap();
+        assert!(Unigram::open(file.path()).unwrap().is_none());
         std::fs::write(file.path(), "{}").unwrap();
         assert!(Unigram::open(file.path()).is_err());
     }

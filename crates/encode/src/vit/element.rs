@@ -15,6 +15,8 @@ pub enum Activation {
     Gelu,
     /// The approximation of `Gelu` by a hyperbolic tangent: SigLIP.
     GeluTanh,
+    /// `max(x, 0)`: residual networks.
+    Relu,
 }
 
 impl Activation {
@@ -40,6 +42,11 @@ impl Activation {
                     let y = 0.797_884_6 * (x + 0.044715 * x * x * x);
                     x / (1.0 + exp(-2.0 * y))
                 },
+            ),
+            Activation::Relu => each(
+                values,
+                #[inline(always)]
+                |x| if x > 0.0 { x } else { 0.0 },
             ),
         }
     }
@@ -150,6 +157,9 @@ mod tests {
             let y = (2.0 / std::f64::consts::PI).sqrt() * (x as f64 + 0.044715 * (x as f64).powi(3));
             assert!((got[0] as f64 - x as f64 / (1.0 + (-1.702 * x as f64).exp())).abs() < 1e-5);
             assert!((got[1] as f64 - 0.5 * x as f64 * (1.0 + y.tanh())).abs() < 1e-5);
+            got = [x, x];
+            Activation::Relu.apply(&mut got);
+            assert_eq!(got, [x.max(0.0); 2]);
         }
     }
 

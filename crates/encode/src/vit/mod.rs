@@ -61,6 +61,9 @@ impl VisionTower {
             VisionPool::ClassToken => {
                 Pool::Class(Linear::load(tensors, "vision.projection", model.dim, width, false)?)
             }
+            VisionPool::MeanQuery(_) => {
+                return Err(WeightsError("expected a transformer, got a residual network".into()));
+            }
             VisionPool::Attention => {
                 let load = |which: &str| {
                     let weight = tensors.get(&format!("vision.pool.{which}.weight"), &[width, width])?;

@@ -21,6 +21,8 @@ struct Server {
     break_after: Mutex<Vec<usize>>,
     /// Whether the digest the hub gives is another one.
     lies: bool,
+    /// Whether it wants to know who asks.
+    refuses: bool,
     gets: AtomicUsize,
     ranges: Mutex<Vec<String>>,
 }
@@ -59,6 +61,10 @@ impl Server {
             if let Some(value) = header.to_lowercase().strip_prefix("range:") {
                 range = Some(value.trim().to_string());
             }
+        }
+        if self.refuses {
+            let status = "401 Unauthorized";
+            return write!(stream, "HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
         }
         let resolve = format!("/{MODEL}/resolve/main/");
         let name = path.strip_prefix(&resolve).or_else(|| path.strip_prefix("/cdn/")).unwrap_or("");
@@ -152,11 +158,30 @@ fn what_cannot_be_had_says_why() {
     for word in ["HF_HUB_OFFLINE", "config.json", "model.safetensors", "models--someone--tiny-clip"] {
         assert!(offline.contains(word), "{word}: {offline}");
     }
-    assert!(error(&hub("http://127.0.0.1:1", cache.path().into(), false), MODEL).contains("no answer"));
+    // Every failure on the way says the same: which files, which folder, which flag.
+    let by_other_means = [
+        "config.json",
+        "model.safetensors",
+        "--model",
+        "models--someone--tiny-clip",
+        "HF_ENDPOINT",
+        "HTTPS_PROXY",
+    ];
+    let unreachable = error(&hub("http://127.0.0.1:1", cache.path().into(), false), MODEL);
+    let nowhere = error(&hub("http://no-such-host.invalid", cache.path().into(), false), MODEL);
+    for message in [&unreachable, &nowhere] {
+        assert!(message.contains("no answer"), "{message}");
+        for word in by_other_means {
+            assert!(message.contains(word), "{word}: {message}");
+        }
+    }
+    assert!(nowhere.contains("http://no-such-host.invalid/someone/tiny-clip/tree/main"), "{nowhere}");
     for name in ["no-such-folder", "a/b/c", "../x", "a/.."] {
         let message = error(&hub("http://127.0.0.1:1", cache.path().into(), false), name);
-        assert!(message.contains("owner/name"), "{message}");
+        assert!(message.contains("owner/name") && message.contains("`ultta models`"), "{message}");
     }
+    let message = error(&hub("http://127.0.0.1:1", cache.path().into(), false), "ViT-B-61");
+    assert!(message.contains("did you mean ViT-B-16?"), "{message}");
     let (_, address) = Server { files: files(), lies: true, ..Server::default() }.start();
     let message = error(&hub(&address, cache.path().into(), false), MODEL);
     assert!(message.contains("SHA-256"), "{message}");
@@ -168,8 +193,18 @@ fn what_cannot_be_had_says_why() {
     let other = tempfile::tempdir().unwrap();
     let (_, address) = Server { files: only_config, ..Server::default() }.start();
     let message = error(&hub(&address, other.path().into(), false), MODEL);
-    assert!(message.contains("has none of model.safetensors"), "{message}");
+    assert!(message.contains("has none of model.safetensors") && message.contains("--model"), "{message}");
     let (_, address) = Server::default().start();
     let message = error(&hub(&address, other.path().join("x"), false), MODEL);
     assert!(message.contains("neither config.json nor open_clip_config.json"), "{message}");
+    assert!(message.contains("`ultta models`") && message.contains("one folder"), "{message}");
+    let (_, address) = Server { files: files(), refuses: true, ..Server::default() }.start();
+    let message = error(&hub(&address, other.path().join("y"), false), MODEL);
+    for word in ["401", "HF_TOKEN", "`ultta models`", "model.safetensors"] {
+        assert!(message.contains(word), "{word}: {message}");
+    }
+    let (_, address) =
+        Server { files: files(), break_after: Mutex::new(vec![0; 9]), ..Server::default() }.start();
+    let message = error(&hub(&address, other.path().join("z"), false), MODEL);
+    assert!(message.contains("broke off") && message.contains("one folder"), "{message}");
 }

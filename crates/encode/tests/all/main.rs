@@ -4,3 +4,4 @@ mod hub;
 #[cfg(feature = "onnx")]
 mod onnx;
 mod parity;
+mod tiny;

@@ -40,13 +40,19 @@ fn features_are_those_of_transformers_and_open_clip() {
         ("siglip", "siglip"),
         ("open_clip", "open_clip"),
         ("open_clip-quick", "open_clip-quick"),
+        ("open_clip-resnet", "open_clip-resnet"),
+        ("open_clip-resnet-bin", "open_clip-resnet"),
     ] {
         let clip = Clip::open(fixtures().join(model)).unwrap();
         let bytes = std::fs::read(fixtures().join(expected).join("expected.safetensors")).unwrap();
         let file = SafeTensors::deserialize(&bytes).unwrap();
-        let image = clip.raw_images(&floats(&file, "pixels")).unwrap();
+        let pixels = floats(&file, "pixels");
+        let image = clip.raw_images(&pixels).unwrap();
         let (worst, cosine) = compare(&image, &floats(&file, "image"), clip.dim());
         assert!(worst < 1e-4 && cosine > 0.99999, "{model}: images differ by {worst}, cosine {cosine}");
+        // Many at a time, or few: the same.
+        let many = clip.raw_images(&pixels.repeat(4)).unwrap();
+        assert!(compare(&many, &image.repeat(4), clip.dim()).0 < 1e-5, "{model}");
         let ids = file.tensor("ids").unwrap();
         let context = ids.shape()[1];
         let ids: Vec<u32> =
@@ -142,4 +148,38 @@ fn a_model_that_is_not_one_says_why() {
     assert!(message.contains("position_embedding") && message.contains("expected"), "{message}");
     std::fs::write(folder.path().join("config.json"), "{").unwrap();
     assert!(error(folder.path()).contains("JSON"));
+}
+
+#[test]
+fn residual_networks_of_other_shapes_and_files_beside_them_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let from = fixtures().join("open_clip-resnet");
+    let copy = |name: &str| std::fs::copy(from.join(name), folder.path().join(name)).unwrap();
+    copy("open_clip_model.safetensors");
+    copy("open_clip_config.json");
+    let config = std::fs::read_to_string(from.join("open_clip_config.json")).unwrap();
+    let plain: serde_json::Value = serde_json::from_str(&config).unwrap();
+    let error = |at: &str, value: serde_json::Value| {
+        let mut changed = plain.clone();
+        changed["model_cfg"]["vision_cfg"][at] = value;
+        std::fs::write(folder.path().join("open_clip_config.json"), changed.to_string()).unwrap();
+        match Clip::open(folder.path()) {
+            Ok(_) => panic!("{at}: opened"),
+            Err(e) => e.to_string(),
+        }
+    };
+    let deep = error("layers", serde_json::json!([2, 1, 2, 2]));
+    assert!(deep.contains("visual.layer4.1") && deep.contains("no weight"), "{deep}");
+    let wide = error("width", 8.into());
+    assert!(wide.contains("conv1.weight") && wide.contains("expected shape"), "{wide}");
+    let odd = error("image_size", 100.into());
+    assert!(odd.contains("a multiple of 32"), "{odd}");
+    let short = error("layers", serde_json::json!([2, 1]));
+    assert!(short.contains("JSON"), "{short}");
+    // timm keeps the image tower alone beside the whole model: the whole one is read.
+    std::fs::write(folder.path().join("open_clip_config.json"), config).unwrap();
+    let timm = serde_json::json!({ "architecture": "resnet50_clip", "pretrained_cfg": {} });
+    std::fs::write(folder.path().join("config.json"), timm.to_string()).unwrap();
+    std::fs::write(folder.path().join("model.safetensors"), "the image tower of timm").unwrap();
+    assert_eq!(Clip::open(folder.path()).unwrap().dim(), 12);
 }

@@ -134,7 +134,7 @@ impl Page {
                 let width = table.header.len();
                 let _ = write!(
                     self.body,
-                    "<tr class=\"group\"><th scope=\"rowgroup\" colspan=\"{width}\">{}</th></tr>",
+                    "<tr class=\"group\"><th scope=\"rowgroup\" colspan=\"{width}\"><span>{}</span></th></tr>",
                     escape(group)
                 );
                 continue;
@@ -284,7 +284,7 @@ table{border-collapse:separate;border-spacing:0;font-variant-numeric:tabular-num
 caption{text-align:left;color:var(--soft);padding-bottom:.4em}
 th,td{padding:.32em .8em;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
 th:first-child{text-align:left;padding-left:0;position:sticky;left:0;background:var(--paper);z-index:1}
-.group th{font-weight:600;padding-top:.9em;white-space:normal}
+.group th{font-weight:600;padding-top:.9em;white-space:normal}.group span{display:block;max-width:calc(100vw - 32px);position:sticky;left:0}
 thead th{color:var(--soft);font-weight:600}
 tbody th{font-weight:500}
 .heat{font-size:.82rem}.heat th,.heat td{padding:.22em .4em}
@@ -295,6 +295,7 @@ tbody th{font-weight:500}
 figure{margin:0;background:var(--card);border:1px solid var(--line);border-radius:8px;padding:8px;max-width:640px}
 figure svg{display:block;width:100%;height:auto}
 @media(max-width:480px){table{font-size:.84rem}th,td{padding:.32em .4em}}
+@page{size:A4 landscape;margin:12mm}
 @media print{figure,tr{break-inside:avoid}nav{display:none}details::details-content{content-visibility:visible;block-size:auto}
 .table{overflow:visible}table{font-size:.72rem}.heat{font-size:.6rem}th,td{padding:.2em .35em;white-space:normal}th:first-child{position:static}body{font-size:12px}}
 ";

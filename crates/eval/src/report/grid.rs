@@ -5,6 +5,7 @@ use std::fmt;
 
 use crate::metrics::Spread;
 use crate::naming;
+use crate::refused::{Refused, Why};
 use crate::summary::{Cell, Run};
 
 /// What a table shows.
@@ -60,18 +61,19 @@ pub(super) struct Grid<'a> {
     pub methods: Vec<&'a str>,
     cells: BTreeMap<(&'a str, &'a str), &'a Cell>,
     ties: &'a Ties,
+    refused: &'a [Refused],
 }
 
 /// Methods that chance alone sets apart from the best of a stream: `(protocol, dataset, method)`.
 pub(super) type Ties = BTreeSet<(String, String, String)>;
 
 impl<'a> Grid<'a> {
-    pub fn all(cells: &'a [Cell], ties: &'a Ties) -> Vec<Self> {
+    pub fn all(cells: &'a [Cell], ties: &'a Ties, refused: &'a [Refused]) -> Vec<Self> {
         let protocols: BTreeSet<&str> = cells.iter().map(|c| c.protocol.as_str()).collect();
-        protocols.into_iter().map(|p| Self::new(cells, p, ties)).collect()
+        protocols.into_iter().map(|p| Self::new(cells, p, ties, refused)).collect()
     }
 
-    fn new(cells: &'a [Cell], protocol: &'a str, ties: &'a Ties) -> Self {
+    fn new(cells: &'a [Cell], protocol: &'a str, ties: &'a Ties, refused: &'a [Refused]) -> Self {
         let own: Vec<&Cell> = cells.iter().filter(|c| c.protocol == protocol).collect();
         let datasets: BTreeSet<&str> = own.iter().map(|c| c.dataset.as_str()).collect();
         let methods: BTreeSet<&str> = own.iter().map(|c| c.method.as_str()).collect();
@@ -82,6 +84,7 @@ impl<'a> Grid<'a> {
             methods: methods.into_iter().collect(),
             cells,
             ties,
+            refused,
         };
         let mean = |m: &&str| grid.mean(m, &FIGURES[0]).unwrap_or(f64::NEG_INFINITY);
         let mut methods = grid.methods.clone();
@@ -141,7 +144,14 @@ impl<'a> Grid<'a> {
             let key = dataset.map(|d| (self.protocol.to_string(), d.to_string(), method.to_string()));
             figure.tail.is_some() && key.is_some_and(|key| self.ties.contains(&key))
         };
+        let gap = |method: &str, column: usize| {
+            let dataset = column.checked_sub(1).map(|i| self.datasets[i])?;
+            let same =
+                |r: &&Refused| r.protocol == self.protocol && r.dataset == dataset && r.method == method;
+            self.refused.iter().find(same).map(|r| r.why)
+        };
         let show = |spread: Option<Spread>, column: usize, method: &str| Shown {
+            gap: gap(method, column),
             value: spread.map(|s| (s.mean * figure.scale, s.sd * figure.scale)),
             digits: figure.digits(),
             best: spread.is_some_and(|s| best[column] == Some(s.mean)),
@@ -149,6 +159,7 @@ impl<'a> Grid<'a> {
             loses: spread.is_some_and(|s| zeros[column].is_some_and(|zero| worse(s.mean, zero))),
         };
         let plain = |value: Option<f64>| Shown {
+            gap: None,
             value: value.map(|value| (value * figure.scale, 0.0)),
             digits: figure.digits(),
             best: false,
@@ -195,6 +206,8 @@ pub(super) struct FigureTable {
 pub(super) struct Shown {
     /// Mean and standard deviation, scaled; `None` where the method did not run.
     pub value: Option<(f64, f64)>,
+    /// Why it did not run there.
+    pub gap: Option<Why>,
     digits: usize,
     /// Whether no method of the column is better.
     pub best: bool,
@@ -204,11 +217,11 @@ pub(super) struct Shown {
     pub loses: bool,
 }
 
-/// The number alone, `–` without one.
+/// The number alone; without one, why, or `–`.
 impl fmt::Display for Shown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let digits = self.digits;
-        let Some((mean, sd)) = self.value else { return f.write_str("–") };
+        let Some((mean, sd)) = self.value else { return f.write_str(self.gap.map_or("–", Why::word)) };
         write!(f, "{mean:.digits$}")?;
         if sd > 0.0 { write!(f, " ±{sd:.digits$}") } else { Ok(()) }
     }
@@ -254,6 +267,14 @@ pub(super) fn named(runs: &[Run]) -> Vec<Run> {
         run
     };
     runs.iter().map(rename).collect()
+}
+
+/// Refusals under the same names as the runs.
+pub(super) fn named_refused(refused: &[Refused], runs: &[Run]) -> Vec<Refused> {
+    let all: BTreeSet<&str> = runs.iter().map(|r| r.summary.dataset.as_str()).collect();
+    let single: Vec<&str> = all.iter().copied().filter(|name| naming::joined(name).len() == 1).collect();
+    let rename = |one: &Refused| Refused { dataset: short(&one.dataset, &single), ..one.clone() };
+    refused.iter().map(rename).collect()
 }
 
 pub(super) fn seeds_note(cells: &[Cell]) -> String {

@@ -368,6 +368,7 @@ mod tests {
             seeds: vec![0],
             out: folder.path().join("runs"),
             jobs: 2,
+            patience: None,
         };
         plan.run(&()).unwrap().runs
     }

@@ -5,11 +5,12 @@ use std::path::Path;
 
 use ultta::Result;
 
-use super::grid::{FIGURES, FigureTable, Grid, Shown, named, seeds_note};
+use super::grid::{FIGURES, FigureTable, Grid, Shown, named, named_refused, seeds_note};
 use super::overview::Overview;
 use super::{Runs, compare, harm};
 use crate::metrics::{Bin, Spread};
 use crate::plot::{Bars, LineChart, Page, Reliability, ReliabilityBin, Scatter, Series, Table};
+use crate::refused::notes;
 use crate::run_folder::read_windows;
 use crate::summary::{Cell, Flip, Made, Run, Window, cells};
 
@@ -21,6 +22,7 @@ const COMMANDS: usize = 4;
 /// The self-contained page.
 pub fn html(found: &Runs) -> Result<String> {
     let runs: Vec<Run> = found.runs.iter().map(|(run, _)| run.clone()).collect();
+    let refused = named_refused(&found.refused, &runs);
     let runs = named(&runs);
     let folders: Vec<&Path> = found.runs.iter().map(|(_, folder)| folder.as_path()).collect();
     let cells = cells(&runs);
@@ -40,8 +42,11 @@ pub fn html(found: &Runs) -> Result<String> {
     page = overview.section(page);
     let looks = looks(&overview);
     page = page.section("Protocols").text(&seeds_note(&cells));
+    for note in notes(&refused) {
+        page = page.note(&format!("Without a run: {note}"));
+    }
     let streams = Streams { runs: &runs, folders: &folders, looks: &looks };
-    for grid in Grid::all(&cells, &ties) {
+    for grid in Grid::all(&cells, &ties, &refused) {
         page = page.fold(&format!("Protocol {}", grid.protocol));
         for figure in &FIGURES {
             let FigureTable { header, rows } = grid.table(figure);
@@ -218,12 +223,22 @@ impl Streams<'_> {
         );
         let mut calibration = LineChart::new(format!("{dataset}: ECE so far"), "sample", "ECE (%)");
         let mut reliability = Reliability::new(format!("{dataset}: reliability, first seed"));
-        let (mut any, mut spans) = (false, false);
+        let mut held =
+            LineChart::new(format!("{dataset}: sets that hold the truth"), "sample", "samples (%)");
+        let mut sizes = LineChart::new(format!("{dataset}: size of the sets"), "sample", "classes");
+        let (mut any, mut spans, mut sets) = (false, false, false);
         for &(method, colour) in self.looks {
             let Some((run, seeds)) = self.windows(grid, dataset, method) else { continue };
             any = true;
             accuracy = accuracy.series(band(method, &seeds, |w| w.top1 - w.zero_shot_top1).colour(colour));
             calibration = calibration.series(band(method, &seeds, |w| w.ece).colour(colour));
+            if seeds.iter().flatten().any(|w| w.set_held.is_some()) {
+                sets = true;
+                held = held.series(band(method, &seeds, |w| w.set_held.unwrap_or(0.0)).colour(colour));
+                // In classes, not in per cent.
+                sizes =
+                    sizes.series(band(method, &seeds, |w| w.set_size.unwrap_or(0.0) / 100.0).colour(colour));
+            }
             if colour <= 2 {
                 reliability = reliability.series(method, &reliability_bins(&run.summary.reliability), colour);
             }
@@ -239,6 +254,9 @@ impl Streams<'_> {
         }
         if any {
             page = page.figures(vec![accuracy.to_svg(), calibration.to_svg(), reliability.to_svg()]);
+        }
+        if sets {
+            page = page.figures(vec![held.to_svg(), sizes.to_svg()]);
         }
         Ok(page)
     }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use ultta::{Error, Result};
 
+use crate::refused::{self, Refused};
 use crate::run_folder::{read_run, read_windows};
 use crate::summary::Run;
 
@@ -25,6 +26,15 @@ pub struct Runs {
     pub runs: Vec<(Run, PathBuf)>,
     /// Folders that hold something else, or a torn run.
     pub unreadable: Vec<String>,
+    /// Methods that could not run somewhere.
+    pub refused: Vec<Refused>,
+}
+
+/// The pictures of the summary as files of their own: names and SVG.
+pub fn figures(runs: &[Run]) -> Vec<(&'static str, String)> {
+    let runs = grid::named(runs);
+    let figures = overview::Overview::of(&runs).figures();
+    figures.into_iter().map(|(name, svg)| (name, crate::plot::standalone(&svg))).collect()
 }
 
 /// Reads every run below a folder, sorted by path.
@@ -44,6 +54,8 @@ pub fn read(folder: &Path) -> Result<Runs> {
                 folders.push(path);
             } else if path.ends_with("summary.json") || path.ends_with("config.toml") {
                 places.insert(folder.clone());
+            } else if path.ends_with(refused::FILE) {
+                found.refused.extend(Refused::read(&folder));
             }
         }
     }
@@ -57,5 +69,15 @@ pub fn read(folder: &Path) -> Result<Runs> {
             Err(error) => found.unreadable.push(error.to_string()),
         }
     }
+    // A run that was made since speaks for itself.
+    found.refused.retain(|one| {
+        let same = |run: &Run| {
+            let s = &run.summary;
+            s.protocol == one.protocol && s.dataset == one.dataset && s.method == one.method
+        };
+        !found.runs.iter().any(|(run, _)| same(run))
+    });
+    let key = |one: &Refused| (one.protocol.clone(), one.dataset.clone(), one.method.clone());
+    found.refused.sort_by_key(key);
     Ok(found)
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use super::compare::{Difference, difference, same_streams};
-use crate::plot::{Bars, Page, Table};
+use crate::plot::{Bars, Page, Scatter, Series, Table};
 use crate::summary::{Facts, Run, tail};
 
 /// A cell loses if its top-1 is more points below zero-shot's, and the interval of the difference leaves out 0.
@@ -24,6 +24,10 @@ pub(super) struct Ranked<'a> {
     best: (f64, String),
     worst: (f64, String),
     losing: usize,
+    /// Mean microseconds of a sample in its steps.
+    micros: f64,
+    /// Bytes of its largest state.
+    bytes: usize,
     /// To the best of all methods that ran on as many streams; `None` for itself, or without kept answers.
     to_best: Option<Difference>,
 }
@@ -70,15 +74,17 @@ impl<'a> Overview<'a> {
         self.methods.iter().find(|m| m.cells == self.cells && m.method != "zero-shot")
     }
 
-    const HEADER: [&'static str; 9] = [
+    const HEADER: [&'static str; 11] = [
         "method",
         "mean gain",
         "95 % interval",
-        "worst tenth of runs",
-        "best stream",
-        "worst stream",
+        "worst tenth",
         "streams that lose",
         "to the best",
+        "µs a sample",
+        "state",
+        "best stream",
+        "worst stream",
         "sees, needs, keeps",
     ];
 
@@ -100,8 +106,9 @@ impl<'a> Overview<'a> {
         format!(
             "Points of top-1 over zero-shot on the same samples: the mean over {} stream(s), {} dataset(s) under {} \
              protocol(s). Intervals are paired bootstraps over samples. A stream loses if its top-1 is more than \
-             {TOLERANCE} points below zero-shot's and the interval leaves out 0. To the best: the difference to the best \
-             method that ran on every stream, on the streams both ran on; ≈ where chance alone explains it (5 %). Methods \
+             {TOLERANCE} points below zero-shot's and the interval leaves out 0. Worst tenth: of all runs. To the best: the difference to the best \
+             method that ran on every stream, on the streams both ran on; ≈ where chance alone explains it (5 %). µs: the mean \
+             time of a sample in the method's own steps; state: the largest it had to keep. Methods \
              are grouped by what they are allowed to see, so that equals stand beside equals.",
             self.cells, self.datasets, self.protocols
         )
@@ -125,19 +132,36 @@ impl<'a> Overview<'a> {
                 best.method, best.best.1, best.best.0, best.worst.1, best.worst.0
             ));
         }
-        let names = self.methods.iter().map(|m| m.method.to_string()).collect();
-        let gains = self.methods.iter().map(|m| m.gain).collect();
-        let intervals = self.methods.iter().map(|m| m.interval).collect();
-        let title = "Mean gain in top-1 over all streams, 95 % intervals";
-        let bars =
-            Bars::new(title, "points over zero-shot", names).signed(1).group("gain", gains, intervals, 1);
         page.text(&self.explained())
             .table(&Table {
                 caption: "All methods over all streams".into(),
                 header: Self::HEADER.map(String::from).to_vec(),
                 rows: self.rows(),
             })
-            .figures(vec![bars.to_svg()])
+            .figures(self.figures().into_iter().map(|(_, svg)| svg).collect())
+    }
+
+    /// Gain with its intervals, and gain against cost; each with a name for a file.
+    pub fn figures(&self) -> Vec<(&'static str, String)> {
+        let names = self.methods.iter().map(|m| m.method.to_string()).collect();
+        let gains = self.methods.iter().map(|m| m.gain).collect();
+        let intervals = self.methods.iter().map(|m| m.interval).collect();
+        let title = "Mean gain in top-1 over all streams, 95 % intervals";
+        let bars =
+            Bars::new(title, "points over zero-shot", names).signed(1).group("gain", gains, intervals, 1);
+        let title = "Cost and gain over all streams";
+        let mut chart =
+            Scatter::new(title, "mean time per sample (µs)", "mean gain in top-1 (points)").log_x();
+        for method in self.methods.iter().filter(|m| m.micros > 0.0) {
+            let colour = match method.method {
+                "zero-shot" => 0,
+                "ul-tta" => 1,
+                _ => 2 + group(&method.facts).0,
+            };
+            let series = Series::new("", vec![(method.micros, method.gain)]).colour(colour);
+            chart = chart.series(series, vec![method.method.to_string()]);
+        }
+        vec![("gain", bars.to_svg()), ("cost", chart.to_svg())]
     }
 
     /// The same as Markdown.
@@ -186,6 +210,8 @@ impl<'a> Ranked<'a> {
         let wide =
             |side: fn(&(f64, f64)) -> f64| packs.values().map(|p| side(p).powi(2)).sum::<f64>().sqrt() / n;
         let mut each: Vec<f64> = runs.iter().map(|r| gain(r)).collect();
+        let micros = mean(runs, &|r| 1e6 / r.timing.samples_per_second.max(1e-9));
+        let bytes = runs.iter().map(|r| r.summary.state_bytes).max().unwrap_or(0);
         Self {
             method,
             facts: runs.first().map_or(Facts::default(), |r| r.summary.facts),
@@ -196,6 +222,8 @@ impl<'a> Ranked<'a> {
             worst: all.first().cloned().unwrap_or_default(),
             best: all.last().cloned().unwrap_or_default(),
             losing,
+            micros,
+            bytes,
             to_best: None,
         }
     }
@@ -218,12 +246,24 @@ impl<'a> Ranked<'a> {
             format!("{:+.2}", self.gain),
             format!("{:+.2} to {:+.2}", self.interval.0, self.interval.1),
             format!("{:+.1}", self.tail),
-            stream(&self.best),
-            stream(&self.worst),
             format!("{} of {}", self.losing, self.cells),
             to_best,
+            if self.micros < 9.95 { format!("{:.1}", self.micros) } else { format!("{:.0}", self.micros) },
+            size(self.bytes),
+            stream(&self.best),
+            stream(&self.worst),
             self.facts.words(),
         ]
+    }
+}
+
+/// Bytes in a unit that fits them.
+fn size(bytes: usize) -> String {
+    match bytes as f64 {
+        b if b < 999.5 => format!("{b:.0} B"),
+        b if b < 999.5e3 => format!("{:.0} kB", b / 1e3),
+        b if b < 99.5e6 => format!("{:.1} MB", b / 1e6),
+        b => format!("{:.0} MB", b / 1e6),
     }
 }
 
@@ -251,6 +291,12 @@ mod tests {
         assert_eq!(tail(&mut [3.0, 1.0, 2.0]), 1.0);
         assert_eq!(tail(&mut (1..=20).map(f64::from).collect::<Vec<_>>()), 1.5);
         assert_eq!(tail(&mut []), 0.0);
+    }
+
+    #[test]
+    fn sizes_have_units() {
+        let sizes = [0, 999, 1000, 999_499, 1_234_567, 1_050_000_000].map(size);
+        assert_eq!(sizes, ["0 B", "999 B", "1 kB", "999 kB", "1.2 MB", "1050 MB"]);
     }
 
     #[test]

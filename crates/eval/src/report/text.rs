@@ -3,19 +3,21 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use super::grid::{FIGURES, FigureTable, Grid, Shown, named, seeds_note};
+use super::grid::{FIGURES, FigureTable, Grid, Shown, named, named_refused, seeds_note};
 use super::overview::Overview;
 use super::{compare, harm};
 use crate::pictures::Cost;
+use crate::refused::{Refused, notes};
 use crate::summary::{Run, cells};
 
-/// Tables as Markdown.
-pub fn markdown(runs: &[Run]) -> String {
+/// Tables as Markdown; a method that could not run somewhere says why.
+pub fn markdown(runs: &[Run], refused: &[Refused]) -> String {
+    let refused = &named_refused(refused, runs)[..];
     let runs = &named(runs)[..];
     let (cells, ties) = (cells(runs), compare::ties(runs));
     let mut out = format!("{}\n", seeds_note(&cells));
     out.push_str(&Overview::of(runs).markdown());
-    for grid in Grid::all(&cells, &ties) {
+    for grid in Grid::all(&cells, &ties, refused) {
         for figure in &FIGURES {
             let FigureTable { header, rows } = grid.table(figure);
             let _ = writeln!(out, "\n**{} — {}**\n", grid.protocol, figure.title);
@@ -26,6 +28,13 @@ pub fn markdown(runs: &[Run]) -> String {
                 let _ = writeln!(out, "| {method} | {} |", figures.join(" | "));
             }
         }
+    }
+    let notes = notes(refused);
+    if !notes.is_empty() {
+        let _ = writeln!(out, "\n**Without a run**\n");
+        notes.iter().for_each(|note| {
+            let _ = writeln!(out, "- {note}");
+        });
     }
     out.push_str(&costs(runs));
     out.push_str(&harm::markdown(runs));
@@ -85,7 +94,8 @@ const COLUMNS: usize = 5;
 
 /// A LaTeX document that compiles as it is (pdflatex, booktabs and graphicx): tables of a column's width, the best in
 /// bold, what chance alone sets apart from the best underlined, losses in italics.
-pub fn latex(runs: &[Run]) -> String {
+pub fn latex(runs: &[Run], refused: &[Refused]) -> String {
+    let refused = &named_refused(refused, runs)[..];
     let runs = &named(runs)[..];
     let (cells, ties) = (cells(runs), compare::ties(runs));
     let note = seeds_note(&cells);
@@ -94,7 +104,7 @@ pub fn latex(runs: &[Run]) -> String {
         "% {note}\n\\documentclass[twocolumn]{{article}}\n\\usepackage[utf8]{{inputenc}}\n\\usepackage[T1]{{fontenc}}\n\
          \\usepackage{{booktabs,graphicx}}\n\\begin{{document}}\n\n"
     );
-    for grid in Grid::all(&cells, &ties) {
+    for grid in Grid::all(&cells, &ties, refused) {
         for figure in &FIGURES {
             let FigureTable { header, rows } = grid.table(figure);
             let fixed = header.len() - grid.datasets.len();

@@ -152,10 +152,19 @@ const PUBLISHED: [(&str, Published); 8] = [
             ("sun397", 70.61),
             ("fgvc-aircraft", 29.13),
             ("eurosat", 55.95),
-            ("imagenet", 71.27),
+            // With one prompt, after TTABC; with many descriptions 71.27 on ImageNet.
+            ("imagenet", 70.18),
+            ("imagenet-a", 49.12),
+            ("imagenet-v2", 62.27),
+            ("imagenet-r", 77.69),
+            ("imagenet-sketch", 51.74),
         ],
     ),
 ];
+
+/// Means over a battery that were published without its sets: PTA's abstract.
+const PUBLISHED_MEANS: [(&str, &str, f64); 3] =
+    [("zero-shot", "cross-domain", 65.64), ("pta", "cross-domain", 69.38), ("tda", "cross-domain", 67.97)];
 
 /// What was published for a method on a dataset.
 pub fn published(method: &str, dataset: &str) -> Option<f64> {
@@ -214,6 +223,7 @@ impl Run<'_> {
             seeds: self.seeds.clone(),
             out: self.out.clone(),
             jobs: self.jobs,
+            patience: None,
         };
         let outcome = plan.run(progress)?;
         let cells = cells(&outcome.runs);
@@ -248,7 +258,9 @@ impl Run<'_> {
             if whole { "whole".into() } else { format!("{} of {}", packs.len(), battery.datasets.len()) },
         ];
         row.extend(self.methods.iter().map(|method| {
-            let (own, theirs) = (mean(&|d| ours(method, d)), mean(&|d| published(method, d)));
+            let listed = PUBLISHED_MEANS.iter().find(|(m, b, _)| m == method && *b == battery.name);
+            let theirs = mean(&|d| published(method, d)).or(listed.map(|(.., top1)| *top1));
+            let own = mean(&|d| ours(method, d));
             format!("{} / {}", number(own), number(theirs))
         }));
         line(&mut out, &row);

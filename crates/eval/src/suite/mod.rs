@@ -206,6 +206,7 @@ impl Suite<'_> {
             out: self.out.clone(),
             // What the model costs is measured: such runs are alone.
             jobs: if self.changing.is_ok() { 1 } else { self.jobs },
+            patience: None,
         };
         let outcome = plan.run(progress)?;
         Ok(Some(Ran { runs: outcome.runs, skipped: outcome.skipped, classes, dim, note }))

@@ -322,6 +322,7 @@ mod tests {
                 seeds: vec![0, 1],
                 out: PathBuf::new(),
                 jobs,
+                patience: None,
             },
             objective: Objective::Risk,
             leave_out: LeaveOut::Dataset,

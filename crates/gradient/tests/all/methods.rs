@@ -5,12 +5,13 @@ use std::sync::Arc;
 use ultta::{Features, Head};
 use ultta_encode::config::ModelConfig;
 use ultta_encode::flops;
+use ultta_encode::tiny::shapes::Style;
 use ultta_encode::{Clip, Encoder};
 use ultta_eval::random::Random;
 use ultta_gradient::{MethodConfig, Model, Session, cards, tiny};
 
 fn config() -> ModelConfig {
-    let mut config = tiny::config();
+    let mut config = ultta_encode::tiny::config();
     config.vision.image_size = 16;
     config.preprocess.size = 16;
     config.preprocess.resize = ultta_encode::config::Resize::Shortest(16);
@@ -290,8 +291,21 @@ fn settings_out_of_range_or_unknown_are_refused() {
 #[test]
 fn the_tiny_model_learns_its_shapes_and_meets_a_shift() {
     let model = tiny::train(120, 1, |_, _| ()).unwrap();
-    let share = |style| tiny::accuracy(&model, 20, style).unwrap();
-    let (source, shifted) = (share(tiny::Style::Source), share(tiny::Style::Shifted));
+    let share = |style| tiny::accuracy(&model, 20, style, 77).unwrap();
+    let (source, shifted) = (share(Style::Source), share(Style::Shifted));
     assert!(source > 0.6, "source {source}");
     assert!(shifted < source - 0.1, "source {source}, shifted {shifted}");
+    // As it would ship: the same weights to half precision, of the words' tokens alone.
+    let folder = tempfile::tempdir().unwrap();
+    model.save(folder.path()).unwrap();
+    let whole = ultta_encode::encoder::open_weights(folder.path()).unwrap();
+    let shipped = ultta_encode::tiny::unpack(&tiny::packed(&model).unwrap()).unwrap();
+    assert_eq!(shipped.names(), whole.names());
+    let values = |weights: &ultta_encode::weights::Tensors| {
+        weights.get("vision.projection.weight", &[32, 64]).unwrap()
+    };
+    let near = |(a, b): (&f32, &f32)| (a - b).abs() <= 1e-3 * b.abs() + 1e-4;
+    assert!(values(&shipped).iter().zip(&values(&whole)).all(near));
+    let table = shipped.get("text.token", &[49_408, 32]).unwrap();
+    assert_eq!(table.chunks(32).filter(|row| row.iter().any(|v| *v != 0.0)).count(), 19);
 }

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from . import metrics
 from ._evaluate import Evaluation, evaluate
 from ._ultta import (
+    Estimate,
     Head,
     Health,
     Session,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from .sklearn import ZeroShotClassifier
 
 __all__ = [
+    "Estimate",
     "Evaluation",
     "Head",
     "Health",
@@ -48,13 +50,21 @@ __all__ = [
 ]
 
 
+#: Modules that need packages of their own, and are imported when they are first asked for.
+_EXTRAS = ("plot", "sklearn", "torch", "transformers")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *_EXTRAS])
+
+
 def __getattr__(name: str) -> Any:
     # scikit-learn takes a second to import, and not everyone has it.
     if name == "ZeroShotClassifier":
         from .sklearn import ZeroShotClassifier
 
         return ZeroShotClassifier
-    if name in ("plot", "sklearn", "torch"):
+    if name in _EXTRAS:
         import importlib
 
         return importlib.import_module(f".{name}", __name__)

@@ -132,7 +132,16 @@ def _files(pack: Any, folder: Path) -> list[tuple[_Path, _Path]]:
     if len(pack) == 2:
         return [pack]
     features, labels, head = pack
-    rows, classes = float32("features", features), vector("labels", "int64", labels)
+    rows, classes = np.atleast_2d(float32("features", features)), vector("labels", "int64", labels)
+    # What is wrong is said of the arrays here, not of files that the caller never saw.
+    _ultta._check_rows(rows, head)
+    if len(rows) != len(classes):
+        counts = f"{len(classes)} labels, {len(rows)} rows"
+        raise ValueError(f"labels: expected {len(rows)}, got {len(classes)}: {counts}")
+    strange = (classes < 0) | (classes >= head.n_classes)
+    if strange.any():
+        first = int(strange.argmax())
+        raise ValueError(f"labels: row {first}: {classes[first]} is not below the number of classes, {head.n_classes}")
     folder.mkdir()
     np.savez(folder / "features.npz", features=rows, labels=classes)
     head.save(folder / "head.safetensors")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ._extras import missing
+
 if TYPE_CHECKING:
     from ._ultta import Step
 
@@ -23,7 +25,7 @@ def frame(columns: dict[str, Any]) -> Any:
     try:
         import polars
     except ImportError:
-        raise RuntimeError("frame: it needs pandas or polars, and neither is installed") from None
+        raise missing("frame", "pandas or polars", "pandas") from None
     return polars.DataFrame(columns)
 
 
@@ -35,6 +37,7 @@ def step_frame(step: Step) -> Any:
             "label": step.labels,
             "class": step.names,
             "prob": step.prob,
+            "prob_pred": step.prob_pred,
             "zero_shot_label": step.zero_shot.labels,
             "zero_shot_prob": step.zero_shot.prob,
             "admitted": step.admitted,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from ._extras import missing
+
 
 class Bar(Protocol):
     """What is used of a tqdm bar."""
@@ -18,6 +20,6 @@ def bar(total: int, unit: str = "row") -> Bar:
     try:
         from tqdm.auto import tqdm
     except ImportError:
-        raise RuntimeError("progress: it is shown by tqdm, which is not installed (pip install tqdm)") from None
+        raise missing("progress", "tqdm", "progress") from None
     made: Bar = tqdm(total=total, unit=unit)
     return made

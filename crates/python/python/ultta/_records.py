@@ -38,6 +38,7 @@ Record = TypedDict(
         "label": int,
         "class": str,
         "prob": float,
+        "prob_pred": float,
         "zero_shot": ZeroShotRecord,
         "admitted": bool,
         "unknown": bool,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Union
 
+from ._extras import missing
 from ._ultta import Head
 
 Template = Union[str, Callable[[str], str]]
@@ -87,7 +88,10 @@ def _head(
     source: str,
 ) -> Head:
     names, chosen = checked(classes, templates)
-    import torch
+    try:
+        import torch
+    except ImportError as error:
+        raise missing(f"head from {source}", "PyTorch", "torch") from error
 
     texts = [text for name in names for text in prompts(name, chosen)]
     rows = []

@@ -51,7 +51,9 @@ def top1(answers: ArrayLike, labels: ArrayLike) -> float:
     """
     answered, wanted = _whole("answers", answers), _whole("labels", labels)
     if len(answered) != len(wanted):
-        raise ValueError(f"labels: expected {len(answered)}, got {len(wanted)}")
+        raise ValueError(
+            f"labels: expected {len(answered)}, got {len(wanted)}: {len(wanted)} labels, {len(answered)} answers"
+        )
     return float((answered == wanted).mean()) if len(wanted) else 0.0
 
 

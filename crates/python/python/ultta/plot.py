@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from . import metrics
+from ._extras import missing
 
-__all__ = ["reliability", "stream"]
+__all__ = ["explanation", "reliability", "stream"]
 
 
 def reliability(prob: ArrayLike, right: ArrayLike, *, bins: int = 15, label: str | None = None, ax: Any = None) -> Any:
@@ -61,8 +62,49 @@ def stream(right: Mapping[str, ArrayLike], *, window: int = 200, ax: Any = None)
     return ax
 
 
+def explanation(explained: Mapping[str, Any], *, ax: Any = None) -> Any:
+    """Why a row is answered as it is: what each lever says for a class, beside the best class of the frozen model.
+
+    ``explained`` comes from ``session.explain``. One line per class, the answer on top; a bar to the right speaks for
+    the class, a bar to the left against it, in nats relative to the frozen model's own answer.
+
+    >>> import ultta
+    >>> session = ultta.Session(ultta.Head.from_text_features(np.eye(2), ["cat", "dog"]))
+    >>> ax = explanation(session.explain([0.6, 0.8]))
+    >>> [text.get_text().split()[0] for text in ax.get_yticklabels()]
+    ['dog', 'cat']
+    """
+    ax = _axes(ax)
+    classes = explained["classes"]
+    base = next(entry for entry in classes if entry["class"] == explained["zero_shot_class"])["nats"]
+    levers = list(base)
+    right = np.zeros(len(classes))
+    left = np.zeros(len(classes))
+    places = np.arange(len(classes))
+    for lever in levers:
+        nats = np.array([entry["nats"][lever] - base[lever] for entry in classes])
+        start = np.where(nats >= 0, right, left)
+        colour = "#6b7280" if lever == "text" else LEVERS.get(lever, COLOURS[5])
+        ax.barh(places, nats, left=start, color=colour, label=lever, height=0.6)
+        right += np.maximum(nats, 0)
+        left += np.minimum(nats, 0)
+    ax.plot(right + left, places, "D", color="black", markersize=5, label="sum", linestyle="none")
+    ax.axvline(0, color="0.7", linewidth=1)
+    ax.set_yticks(places, [f"{entry['class']}  {100 * entry['prob']:.0f} %" for entry in classes])
+    ax.invert_yaxis()
+    flipped = explained["flipped_by"]
+    title = f"{explained['class']} ({100 * explained['prob']:.0f} %)"
+    title += f", flipped by the {flipped}" if flipped else ", as zero-shot says"
+    ax.set(xlabel=f"nats for a class rather than {explained['zero_shot_class']}", title=title)
+    ax.legend(loc="best")
+    return ax
+
+
 # Bins of fewer answers say little.
 FEW = 20
+
+# The colours of the levers of an explanation.
+LEVERS = {"image": "#0072b2", "prior": "#d55e00", "labels": "#00805e", "scene": "#b27700", "method": "#a8487f"}
 
 # After Okabe and Ito: told apart by colour-blind readers. Grey is for the frozen model.
 FROZEN = {"zero-shot", "zero_shot", "frozen"}
@@ -89,5 +131,5 @@ def _axes(ax: Any) -> Any:
     try:
         import matplotlib.pyplot
     except ImportError:
-        raise RuntimeError("plot: it needs matplotlib, which is not installed (pip install matplotlib)") from None
+        raise missing("plot", "matplotlib", "plot") from None
     return matplotlib.pyplot.subplots()[1]

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import torch
-
+from ._extras import missing
 from ._ultta import Head, Session, State, Step
+
+try:
+    import torch
+except ImportError as error:
+    raise missing("AdaptiveHead", "PyTorch", "torch") from error
 
 __all__ = ["AdaptiveHead"]
 
@@ -56,9 +60,6 @@ class AdaptiveHead(torch.nn.Module):  # type: ignore[misc, unused-ignore]
     def set_extra_state(self, state: Any) -> None:
         """Continues from the state in a ``state_dict``."""
         self.session.load(State.from_bytes(state.cpu().numpy().tobytes()))
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "last": None}  # steps are not pickled
 
     def extra_repr(self) -> str:
         """What stands between the brackets when the module is printed."""

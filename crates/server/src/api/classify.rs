@@ -40,6 +40,9 @@ pub struct ClassifyRequest {
     /// Add the probabilities of all classes.
     #[serde(default)]
     pub probs: Option<bool>,
+    /// Add the probability behind the answer (τ_pred) beside the calibrated one.
+    #[serde(default)]
+    pub prob_pred: Option<bool>,
     /// Accept rows of any length but zero and scale them to unit length.
     #[serde(default)]
     pub normalize: Option<bool>,
@@ -88,6 +91,8 @@ pub struct ClassifyQuery {
     pub top: Option<u32>,
     /// Add the probabilities of all classes.
     pub probs: Option<bool>,
+    /// Add the probability behind the answer (τ_pred) beside the calibrated one.
+    pub prob_pred: Option<bool>,
     /// Accept rows of any length but zero and scale them to unit length.
     pub normalize: Option<bool>,
 }
@@ -95,7 +100,11 @@ pub struct ClassifyQuery {
 impl ClassifyQuery {
     /// What the answer is to hold.
     pub fn extent(&self) -> Extent {
-        Extent { top: self.top.unwrap_or(0) as usize, probs: self.probs.unwrap_or(false) }
+        Extent {
+            top: self.top.unwrap_or(0) as usize,
+            probs: self.probs.unwrap_or(false),
+            prob_pred: self.prob_pred.unwrap_or(false),
+        }
     }
 }
 
@@ -130,6 +139,9 @@ pub struct RowAnswer<'a> {
     pub class: &'a str,
     /// Its calibrated probability.
     pub prob: f32,
+    /// Its probability behind the answer (τ_pred), if the request wants it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prob_pred: Option<f32>,
     /// What the frozen model says.
     pub zero_shot: ZeroShot<'a>,
     /// Whether the gate admitted the sample as a teacher.
@@ -140,6 +152,12 @@ pub struct RowAnswer<'a> {
     pub scene: u64,
     /// Whether the sample began its scene.
     pub begins_scene: bool,
+    /// The set of classes, the most probable first, where the stream gives sets (`coverage`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub set: Option<Vec<u32>>,
+    /// Whether labels back the coverage of the set up, where there is one; else it is a credible set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub set_promise: Option<bool>,
     /// The best classes, if the request wants them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub top: Option<Vec<Top<'a>>>,
@@ -187,6 +205,7 @@ pub fn row_answers<'a>(
     let mut refs = refs.map(Vec::into_iter);
     let mut probs = std::mem::take(&mut answers.probs).into_iter();
     let mut tops = std::mem::take(&mut answers.top).into_iter();
+    let mut sets = std::mem::take(&mut answers.sets).into_iter();
     answers
         .rows
         .iter()
@@ -196,6 +215,7 @@ pub fn row_answers<'a>(
             label: row.label,
             class: &classes[row.label],
             prob: row.prob,
+            prob_pred: answers.prob_pred.then_some(row.prob_pred),
             zero_shot: ZeroShot {
                 label: row.zero_shot.label,
                 class: &classes[row.zero_shot.label],
@@ -205,6 +225,8 @@ pub fn row_answers<'a>(
             unknown: row.unknown,
             scene: row.scene,
             begins_scene: row.begins_scene && answers.learnt,
+            set_promise: answers.set_promise,
+            set: sets.next(),
             top: tops.next().map(|top| {
                 top.into_iter().map(|(label, prob)| Top { label, class: &classes[label], prob }).collect()
             }),
@@ -239,6 +261,9 @@ pub struct PicturesRequest {
     /// Add the probabilities of all classes.
     #[serde(default)]
     pub probs: Option<bool>,
+    /// Add the probability behind the answer (τ_pred) beside the calibrated one.
+    #[serde(default)]
+    pub prob_pred: Option<bool>,
 }
 
 /// Delayed labels.

@@ -7,8 +7,11 @@ use utoipa::ToSchema;
 
 use super::Matrix;
 use super::bounded::{Setting, list, settings};
+use crate::alarms::AlarmView;
 use crate::board::{Event, Point, Reliability, Status};
 use crate::settings::Durability;
+use crate::story::ClassPoint;
+use crate::verdict::Verdict;
 
 /// A new stream. The head comes from exactly one of `head`, `head_base64` and `head_of`.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -136,6 +139,10 @@ pub struct StreamView {
     pub recovered_records: u64,
     /// Bytes of broken log that were cut off then.
     pub dropped_bytes: u64,
+    /// How it is doing, in one word and a sentence.
+    pub verdict: Verdict,
+    /// Its last alarms, oldest first.
+    pub alarms: Vec<AlarmView>,
     /// Where it stands.
     pub status: Status,
 }
@@ -179,6 +186,14 @@ pub struct ClassView<'a> {
     pub recent: f64,
     /// Evidence gathered for it, in samples.
     pub evidence: f64,
+    /// Mean calibrated probability of its recent answers; absent if there are none.
+    pub confidence: Option<f64>,
+    /// Share of the answers naming it that are right, by estimate: `top1`, `low`, `high`.
+    #[schema(value_type = Object)]
+    pub estimate: ultta::Estimate,
+    /// The same of the zero-shot answers.
+    #[schema(value_type = Object)]
+    pub estimate_zero_shot: ultta::Estimate,
 }
 
 /// All classes of a stream, in label order.
@@ -199,6 +214,17 @@ pub struct History {
     pub points: Vec<Point>,
     /// What happened, oldest first.
     pub events: Vec<Event>,
+}
+
+/// The story of a class.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ClassHistory {
+    /// Index.
+    pub label: usize,
+    /// Name.
+    pub class: String,
+    /// Oldest first, at most 64 since the server started.
+    pub points: Vec<ClassPoint>,
 }
 
 /// A snapshot.

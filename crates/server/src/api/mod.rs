@@ -1,5 +1,5 @@
 //! What goes over the wire, in both directions: `classify` (samples, answers, labels), `manage` (streams), `choice` (a
-//! stream's method and settings), `watch` (health, methods, settings), `matrix` (rows of numbers in JSON), `bounded`
+//! stream's method and settings), `operate` (why, corrections, suggestions), `watch` (health, methods, settings), `matrix` (rows of numbers in JSON), `bounded`
 //! (lists that end at a bound).
 
 mod bounded;
@@ -7,6 +7,7 @@ mod choice;
 mod classify;
 mod manage;
 mod matrix;
+mod operate;
 mod watch;
 
 use utoipa::IntoResponses;
@@ -17,6 +18,7 @@ pub use bounded::{Bounded, MOST_ENTRIES, Numbers};
 pub use classify::*;
 pub use manage::*;
 pub use matrix::Matrix;
+pub use operate::*;
 pub use watch::*;
 
 /// The ways in which a request can be refused. Every one is a problem document.

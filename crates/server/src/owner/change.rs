@@ -42,11 +42,16 @@ impl Owner {
         self.load(&merged, "merged", text)
     }
 
-    /// Takes note that someone knows what was lost on the disk.
-    pub fn acknowledge_damage(&mut self) -> Result<(), Problem> {
+    /// Takes note that someone knows what was lost on the disk, and of the open alarms.
+    pub fn acknowledge(&mut self) -> Result<(), Problem> {
         self.parts.folder.acknowledge_damage()?;
         if let Some(damage) = self.damage.take() {
             self.announce("acknowledged", &damage);
+        }
+        match self.board.acknowledge_alarms() {
+            0 => {}
+            1 => self.announce("acknowledged", "an alarm"),
+            n => self.announce("acknowledged", &format!("{n} alarms")),
         }
         Ok(())
     }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::Owner;
+use crate::alarms::AlarmView;
 use crate::job::{Answers, Classify, Reply};
 use crate::metrics::Stage;
 use crate::problem::Problem;
@@ -14,6 +15,7 @@ impl Owner {
     /// answered without learning.
     pub(super) fn classify(&mut self, mut group: Vec<Classify>) {
         let taken = Instant::now();
+        self.pulse.beat();
         for job in &mut group {
             self.parts.stages.observe(Stage::Queue, taken - job.arrived);
             self.settle_times(job);
@@ -82,7 +84,11 @@ impl Owner {
         self.parts.stages.rows.inc_by(samples.len() as u64);
         let status = self.status_with(step.health);
         let latencies = block.iter().map(|job| job.arrived.elapsed());
-        self.board.note(&step.rows, latencies, status, self.parts.clock.now());
+        let now = self.parts.clock.now();
+        self.board.note(&step.rows, latencies, status, now);
+        for alarm in &step.alarms {
+            self.raise(AlarmView::of(alarm, &self.session, Some(now)));
+        }
         let mut start = 0;
         for job in block {
             let rows = start..start + job.samples.len();

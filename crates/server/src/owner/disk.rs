@@ -103,6 +103,15 @@ impl Owner {
         self.commit().map_err(|reason| Problem::storage(format!("the labels cannot be kept: {reason}")))
     }
 
+    /// Logs labels that count at once, and those that are taken back.
+    pub(super) fn log_corrections(&mut self, given: &[(u64, Option<usize>)]) -> Result<(), Problem> {
+        self.refuse_if_degraded("nothing is learnt at the moment")?;
+        for (id, label) in given {
+            self.disk.log.stage_correction(*id, label.map(|label| label as u64));
+        }
+        self.commit().map_err(|reason| Problem::storage(format!("the labels cannot be kept: {reason}")))
+    }
+
     /// Logs that learning is stopped or resumed.
     pub(super) fn log_learning(&mut self, learning: bool) -> Result<(), Problem> {
         self.refuse_if_degraded("the change cannot be kept")?;

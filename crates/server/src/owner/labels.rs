@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use ultta::Row;
+use ultta::{Row, Session};
 
 use super::Owner;
 use crate::api::Remembered;
@@ -108,19 +108,72 @@ impl Owner {
         }
     }
 
-    fn take_labels(&mut self, feedback: &Feedback) -> Result<Outcomes, Problem> {
-        if let Some(generation) = feedback.generation.filter(|&g| g != self.extra.generation) {
+    /// A copy of the session as it is now, and its generation: for what an operator asks now and then.
+    pub fn session(&self) -> (Session, u64) {
+        (self.session.clone(), self.extra.generation)
+    }
+
+    /// Takes in labels that count at once (`None` takes one back). Gives what became of each, and how many count now.
+    pub fn correct(
+        &mut self,
+        given: &[(u64, Option<usize>)],
+        generation: Option<u64>,
+    ) -> Result<(Vec<Outcome>, usize), Problem> {
+        self.check_generation(generation, None)?;
+        let next = self.session.next_id();
+        let classes = self.session.head().n_classes();
+        let refusal = |&(id, label): &(u64, Option<usize>)| match label {
+            Some(label) if label >= classes => Some(ultta::Error::Label { label, classes }.to_string()),
+            _ if id >= next => Some(format!("sample {id} has not been answered yet")),
+            _ => None,
+        };
+        let refusals: Vec<Option<String>> = given.iter().map(refusal).collect();
+        let sound: Vec<(u64, Option<usize>)> =
+            given.iter().zip(&refusals).filter(|(_, why)| why.is_none()).map(|(given, _)| *given).collect();
+        self.log_corrections(&sound)?;
+        let outcome = |used: ultta::Result<bool>| match used {
+            Ok(true) => Outcome::Taken,
+            Ok(false) => Outcome::Unused,
+            Err(e) => Outcome::Refused(e.to_string()),
+        };
+        let mut outcomes = Vec::with_capacity(given.len());
+        for (&(id, label), why) in given.iter().zip(refusals) {
+            outcomes.push(match (why, label) {
+                (Some(why), _) => Outcome::Refused(why),
+                (None, Some(label)) => outcome(self.session.correct(id, label)),
+                (None, None) => outcome(Ok(self.session.withdraw(id))),
+            });
+        }
+        let taken = outcomes.iter().filter(|outcome| **outcome == Outcome::Taken).count();
+        let corrections = self.session.corrections().len();
+        if taken > 0 {
+            let text = format!("{taken} labels given or taken back; {corrections} count now");
+            self.publishing.behind = true;
+            self.publishing.wanted = true;
+            self.announce("corrected", &text);
+        }
+        Ok((outcomes, corrections))
+    }
+
+    /// Refuses labels for samples of another generation. `source` is there if the ids are another stream's.
+    fn check_generation(&self, generation: Option<u64>, source: Option<u64>) -> Result<(), Problem> {
+        if let Some(generation) = generation.filter(|&g| g != self.extra.generation) {
             return Err(Problem::conflict(format!(
                 "the labels are for generation {generation} of the stream, which is now at {}: its state was replaced",
                 self.extra.generation
             )));
         }
-        if feedback.generation.is_none() && feedback.source.is_none() && self.extra.generation > 0 {
+        if generation.is_none() && source.is_none() && self.extra.generation > 0 {
             return Err(Problem::conflict(format!(
                 "the stream is in generation {}, and ids count anew in each: send `generation` as the answers to the samples had it",
                 self.extra.generation
             )));
         }
+        Ok(())
+    }
+
+    fn take_labels(&mut self, feedback: &Feedback) -> Result<Outcomes, Problem> {
+        self.check_generation(feedback.generation, feedback.source)?;
         let labels: Vec<Result<(u64, usize), String>> =
             feedback.labels.iter().map(|&(id, label)| self.find_sample(id, label, feedback.source)).collect();
         self.log_labels(labels.iter().flatten())?;

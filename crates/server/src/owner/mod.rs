@@ -25,8 +25,10 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 use ultta::{Health, Session};
 
+use crate::alarms::{AlarmView, Pulse};
 use crate::board::{Board, Status};
 use crate::clock::Clock;
+use crate::deliver::{Notice, Outbox};
 use crate::job::{Classify, Job};
 use crate::keeper::Keeper;
 use crate::metrics::Stages;
@@ -34,6 +36,7 @@ use crate::recovery::Recovered;
 use crate::settings::Durability;
 use crate::shadow::Shadows;
 use crate::store::{Extra, Folder};
+use crate::verdict::Verdict;
 use disk::Disk;
 use labels::RecentAnswers;
 
@@ -56,6 +59,10 @@ pub struct Parts {
     pub shadows: Shadows,
     /// Of a shadow: samples that it was not shown.
     pub missed: Arc<AtomicU64>,
+    /// Where alarms go.
+    pub outbox: Outbox,
+    /// Time without requests after which the stream is silent, where one is set.
+    pub silent_after: Option<Duration>,
 }
 
 /// One stream's owner.
@@ -73,6 +80,9 @@ pub struct Owner {
     /// Whether samples without a time get the server's time.
     stamps_times: bool,
     agreement: Agreement,
+    pulse: Pulse,
+    /// The verdict that was told last.
+    told: Option<Verdict>,
 }
 
 /// When the session is published again.
@@ -107,6 +117,8 @@ impl Owner {
             health: session.health(),
             shadow_agreement: None,
             shadow_dropped: 0,
+            last_row: None,
+            rows_per_second: 0.0,
             sync_lag_ms: 0.0,
         };
         let board = Arc::new(Board::new(status, Arc::new(session.clone())));
@@ -127,6 +139,8 @@ impl Owner {
                 cost: Duration::ZERO,
             },
             agreement: Agreement::default(),
+            pulse: Pulse::new(parts.silent_after),
+            told: None,
             parts,
         };
         (owner, board)
@@ -181,12 +195,17 @@ impl Owner {
         };
         let disk = self.disk.next_chore(self.parts.sync_interval).map(|(after, since)| left(after, since));
         let publish = self.publishing.behind.then(|| left(self.publish_after(), self.publishing.last));
-        disk.into_iter().chain(publish).min()
+        let silence = self.pulse.left().map(|left| left.max(Duration::from_millis(1)));
+        disk.into_iter().chain(publish).chain(silence).min()
     }
 
     /// What is due between two jobs.
     fn do_chores(&mut self) {
         self.do_disk_chores();
+        if let Some(seconds) = self.pulse.silence() {
+            self.raise(AlarmView::silent(self.parts.clock.now(), seconds, self.session.next_id()));
+        }
+        self.tell_verdict();
         if self.publishing.wanted && !self.publishing.behind {
             self.publishing.wanted = false;
             self.board.withdraw_request();
@@ -206,7 +225,7 @@ impl Owner {
 
     fn publish(&mut self) {
         let started = Instant::now();
-        if self.keeper.publish(&self.session, self.extra.generation) {
+        if self.keeper.publish(&self.session, self.extra.generation, self.parts.clock.now()) {
             self.publishing =
                 Publishing { behind: false, wanted: false, last: Instant::now(), cost: started.elapsed() };
         }
@@ -228,8 +247,45 @@ impl Owner {
             health,
             shadow_agreement: (shown > 0).then(|| same as f64 / shown as f64),
             shadow_dropped: self.parts.missed.load(Ordering::Relaxed),
+            last_row: None,
+            rows_per_second: 0.0,
             sync_lag_ms: self.keeper.sync_lag_ms(),
         }
+    }
+
+    // ── alarms ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    /// Tells of an alarm: in the server's log, in the metrics, among the stream's events, and to whoever subscribed.
+    fn raise(&mut self, alarm: AlarmView) {
+        let now = self.parts.clock.now();
+        tracing::warn!(
+            stream = self.parts.name,
+            kind = alarm.kind,
+            "alarm: {}; {}",
+            alarm.text,
+            alarm.advice
+        );
+        self.parts.stages.alarm(alarm.kind);
+        self.board.raise(alarm.clone(), now);
+        self.send(Some(alarm));
+    }
+
+    /// Tells the verdict to whoever subscribed, when it has changed.
+    fn tell_verdict(&mut self) {
+        if self.parts.outbox.wants_verdicts() {
+            self.send(None);
+        }
+    }
+
+    fn send(&mut self, alarm: Option<AlarmView>) {
+        let verdict = Verdict::of(&self.status(), &self.board.alarms());
+        if alarm.is_none() && self.told.as_ref().is_some_and(|told| told.level == verdict.level) {
+            return;
+        }
+        let (stream, time) = (self.parts.name.clone(), self.parts.clock.now());
+        let event = if alarm.is_some() { "alarm" } else { "verdict" };
+        self.told = Some(verdict.clone());
+        self.parts.outbox.send(&Notice { event, stream, time, alarm, verdict });
     }
 }
 

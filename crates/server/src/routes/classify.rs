@@ -85,7 +85,8 @@ async fn answer(
     let (samples, extent, refs) = match kind.as_str() {
         "application/json" => from_json(&bytes().await?, query, stream.size(limits.batch_rows))?,
         "application/octet-stream" | "application/x-npy" | "application/x-safetensors" => {
-            let samples = from_file(bytes().await?, query.normalize.unwrap_or(false))?;
+            let samples =
+                from_file(bytes().await?, Some(stream.head.dim()), query.normalize.unwrap_or(false))?;
             (samples, query.extent(), None)
         }
         other => {
@@ -151,6 +152,7 @@ pub fn from_json(
     let extent = Extent {
         top: request.top.or(query.top).unwrap_or(0) as usize,
         probs: request.probs.or(query.probs).unwrap_or(false),
+        prob_pred: request.prob_pred.or(query.prob_pred).unwrap_or(false),
     };
     Ok((samples, extent, request.refs))
 }

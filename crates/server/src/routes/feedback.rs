@@ -13,6 +13,7 @@ use crate::api::*;
 use crate::http::App;
 use crate::job::{Outcome, Outcomes};
 use crate::problem::Problem;
+use crate::routes::operate::label_of;
 use crate::routes::{Named, json_body};
 
 pub fn router() -> OpenApiRouter<Arc<App>> {
@@ -40,24 +41,7 @@ async fn feedback(
     }
     let mut labels = Vec::with_capacity(request.labels.len());
     for given in &request.labels {
-        let label = match (given.label, &given.class) {
-            (Some(label), None) => label,
-            (None, Some(class)) => {
-                let mut found = stream.head.classes().iter().enumerate().filter(|(_, name)| *name == class);
-                match (found.next(), found.next()) {
-                    (Some((label, _)), None) => label,
-                    (None, _) => return Err(Problem::invalid(format!("there is no class {class:?}"))),
-                    _ => {
-                        return Err(Problem::invalid(format!(
-                            "several classes are named {class:?}; give the label"
-                        )));
-                    }
-                }
-            }
-            _ => {
-                return Err(Problem::invalid(format!("sample {}: expected either label or class", given.id)));
-            }
-        };
+        let label = label_of(&stream.head, given.id, given.label, given.class.as_deref())?;
         labels.push((given.id, label));
     }
     let Outcomes { outcomes, remembered } = stream.feedback(labels, request.generation).await?;

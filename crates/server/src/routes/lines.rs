@@ -162,7 +162,7 @@ async fn read_lines(
 
 /// Shows the sample of a line to the stream.
 async fn ask(stream: &Stream, line: Line, query: ClassifyQuery, learn: bool) -> Pending {
-    let samples = match from_line(&line, query.normalize.unwrap_or(false)) {
+    let samples = match from_line(&line, stream.head.dim(), query.normalize.unwrap_or(false)) {
         Ok(samples) => samples,
         Err(problem) => return Pending::Refused(problem.detail),
     };
@@ -179,7 +179,12 @@ async fn ask(stream: &Stream, line: Line, query: ClassifyQuery, learn: bool) -> 
 }
 
 /// The sample of a line.
-fn from_line(line: &Line, normalize: bool) -> Result<Samples, Problem> {
+fn from_line(line: &Line, dim: usize, normalize: bool) -> Result<Samples, Problem> {
+    // A row of the wrong length is told so, not that its norm is wrong.
+    if line.features.len() != dim {
+        let (expected, got) = (dim, line.features.len());
+        return Err(ultta::Error::Shape { what: "feature dimension", expected, got }.into());
+    }
     let (features, views) = Features::of_line(line, normalize)?;
     let views = views.map(|features| Views { counts: vec![features.rows()], features });
     let learn = (!line.learn).then(|| vec![false]);

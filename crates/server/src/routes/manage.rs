@@ -37,6 +37,7 @@ pub fn router() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(state))
         .routes(routes!(classes))
         .routes(routes!(history))
+        .routes(routes!(story))
 }
 
 fn view(stream: &Stream) -> StreamView {
@@ -53,6 +54,8 @@ fn view(stream: &Stream) -> StreamView {
         waiting: stream.waiting(),
         recovered_records: stream.recovered_records,
         dropped_bytes: stream.dropped_bytes,
+        verdict: stream.verdict(),
+        alarms: stream.board.alarms(),
         status: stream.status(),
     }
 }
@@ -165,9 +168,9 @@ async fn unfreeze(
     changed(&app, &name, |owner| owner.set_learning(true)).await
 }
 
-/// Acknowledge what was lost on the disk
+/// Acknowledge what was lost on the disk, and open alarms
 ///
-/// A damaged log costs what lies behind the damage: it is set aside, a new generation of sample ids begins, and the
+/// Open alarms are closed: someone knows. /// A damaged log costs what lies behind the damage: it is set aside, a new generation of sample ids begins, and the
 /// stream's `damage` says so until this call.
 #[utoipa::path(post, path = "/v1/streams/{stream}/acknowledge", tag = "streams", params(("stream" = String, Path, example = "default")),
     responses((status = 200, description = "The stream", body = StreamView), Refusals), security((), ("token" = [])))]
@@ -175,7 +178,7 @@ async fn acknowledge(
     State(app): State<Arc<App>>,
     Named(name): Named<String>,
 ) -> Result<Json<StreamView>, Problem> {
-    changed(&app, &name, |owner| owner.acknowledge_damage()).await
+    changed(&app, &name, |owner| owner.acknowledge()).await
 }
 
 /// List the snapshots of a stream
@@ -356,6 +359,7 @@ async fn classes(State(app): State<Arc<App>>, Named(name): Named<String>) -> Res
     let stream = app.streams.get(&name)?;
     let (session, _) = stream.published();
     let drift = session.per_class();
+    let estimates = session.class_estimates();
     let mix = stream.board.mix();
     let total = mix.total.max(1) as f64;
     let names = stream.head.classes();
@@ -364,7 +368,8 @@ async fn classes(State(app): State<Arc<App>>, Named(name): Named<String>) -> Res
         .enumerate()
         .map(|(label, class)| {
             let drift = drift.get(label).copied().unwrap_or_default();
-            let recent = f64::from(mix.counts.get(label).copied().unwrap_or(0)) / total;
+            let (n, sum) = mix.counts.get(label).copied().unwrap_or_default();
+            let recent = f64::from(n) / total;
             ClassView {
                 label,
                 class,
@@ -372,6 +377,9 @@ async fn classes(State(app): State<Arc<App>>, Named(name): Named<String>) -> Res
                 prior: drift.prior,
                 recent,
                 evidence: drift.evidence,
+                confidence: (n > 0).then(|| sum / f64::from(n)),
+                estimate: estimates[label].adapted,
+                estimate_zero_shot: estimates[label].zero_shot,
             }
         })
         .collect();
@@ -382,6 +390,20 @@ async fn classes(State(app): State<Arc<App>>, Named(name): Named<String>) -> Res
 #[utoipa::path(get, path = "/v1/streams/{stream}/history", tag = "streams", params(("stream" = String, Path, example = "default")),
     responses((status = 200, description = "Points and events", body = History), Refusals), security((), ("token" = [])))]
 async fn history(State(app): State<Arc<App>>, Named(name): Named<String>) -> Result<Json<History>, Problem> {
-    let (points, events) = app.streams.get(&name)?.board.history();
+    let (points, events) = app.streams.get(&name)?.board.history(app.streams.clock.now());
     Ok(Json(History { points, events }))
+}
+
+/// The story of a class: its mix, drift and confidence along the stream
+#[utoipa::path(get, path = "/v1/streams/{stream}/classes/{label}/history", tag = "streams",
+    params(("stream" = String, Path, example = "default"), ("label" = usize, Path, example = 0)),
+    responses((status = 200, description = "Points", body = ClassHistory), Refusals), security((), ("token" = [])))]
+async fn story(
+    State(app): State<Arc<App>>,
+    Named((name, label)): Named<(String, usize)>,
+) -> Result<Json<ClassHistory>, Problem> {
+    let stream = app.streams.get(&name)?;
+    let class = stream.head.classes().get(label).cloned();
+    let class = class.ok_or_else(|| Problem::not_found(format!("stream {name:?} has no class {label}")))?;
+    Ok(Json(ClassHistory { label, class, points: stream.board.story(label) }))
 }

@@ -15,6 +15,7 @@ pub mod classify;
 pub mod feedback;
 mod lines;
 pub mod manage;
+pub mod operate;
 pub mod pictures;
 pub mod v2;
 pub mod watch;

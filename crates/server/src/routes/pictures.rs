@@ -83,6 +83,7 @@ async fn answer_pictures(
             }
             extent.top = request.top.map_or(extent.top, |top| top as usize);
             extent.probs = request.probs.unwrap_or(extent.probs);
+            extent.prob_pred = request.prob_pred.unwrap_or(extent.prob_pred);
             refs = request.refs;
             let decode = |(i, text): (usize, &String)| {
                 let decoded = base64::engine::general_purpose::STANDARD.decode(text.trim());

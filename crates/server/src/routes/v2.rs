@@ -299,10 +299,11 @@ struct Output {
     value: fn(&RowAnswer<'_>) -> Value,
 }
 
-const OUTPUTS: [Output; 8] = [
+const OUTPUTS: [Output; 9] = [
     Output { name: "label", datatype: "INT64", value: |row| row.label.into() },
     Output { name: "class", datatype: "BYTES", value: |row| row.class.into() },
     Output { name: "prob", datatype: "FP32", value: |row| f64::from(row.prob).into() },
+    Output { name: "prob_pred", datatype: "FP32", value: |row| row.prob_pred.map(f64::from).into() },
     Output { name: "zero_shot_label", datatype: "INT64", value: |row| row.zero_shot.label.into() },
     Output { name: "zero_shot_prob", datatype: "FP32", value: |row| f64::from(row.zero_shot.prob).into() },
     Output { name: "id", datatype: "INT64", value: |row| row.id.map_or(-1, |id| id as i64).into() },
@@ -349,12 +350,13 @@ async fn infer(
     stream.check(&samples, limits.batch_rows)?;
     let wanted = wanted(&request)?;
     // Each output is written by itself: a class's name may be asked for many times.
-    let each = answer_bytes(samples.len(), Extent::default(), &stream.head);
+    let extent = Extent { prob_pred: true, ..Extent::default() };
+    let each = answer_bytes(samples.len(), extent, &stream.head);
     let place = Place::take(&app.room, each.saturating_mul(wanted.len().div_ceil(OUTPUTS.len())))?;
     let answers = if learn {
-        stream.classify(samples, Extent::default(), arrived).await?
+        stream.classify(samples, extent, arrived).await?
     } else {
-        stream.predict(samples, Extent::default()).await?
+        stream.predict(samples, extent).await?
     };
     let (learnt, generation) = (answers.learnt, answers.generation);
     let answers = row_answers(answers, stream.head.classes(), None);

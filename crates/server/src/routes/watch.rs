@@ -57,8 +57,9 @@ async fn readyz(State(app): State<Arc<App>>) -> Result<Json<HealthView>, Problem
     security((), ("token" = [])))]
 async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Problem> {
     let streams = app.streams.all();
-    let each = streams.iter().map(|s| (s.name.as_str(), s.status(), s.waiting()));
-    let text = app.metrics.text(each).map_err(|e| Problem::unavailable(e.to_string()))?;
+    let each = streams.iter().map(|s| (s.name.as_str(), s.status(), s.verdict(), s.waiting()));
+    let text =
+        app.metrics.text(each, app.streams.clock.now()).map_err(|e| Problem::unavailable(e.to_string()))?;
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response())
 }
 

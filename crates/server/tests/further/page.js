@@ -24,7 +24,6 @@ const post = async (path, body) => {
       await new Promise(done => setTimeout(done, 100));
     }
   };
-  await traffic(0, 8);
   const browser = await chromium.launch({ executablePath: process.env.CHROMIUM || "/usr/bin/chromium", args: ["--no-sandbox"] });
   const problems = [], foreign = [];
   const open = async options => {
@@ -36,19 +35,41 @@ const post = async (path, body) => {
     page.on("request", request => { if (!/^(data|blob):/.test(request.url()) && !request.url().startsWith(url)) foreign.push(request.url()); });
     page.on("dialog", dialog => dialog.accept());
     await page.goto(url + "/");
-    await page.waitForSelector("#tiles dd");
+    await page.waitForSelector("#verdict .word, #streams .act");
     return page;
   };
+  const level = async (wanted, reason) => page.waitForFunction(([w, r]) => document.querySelector("#verdict").className === w && new RegExp(r).test(document.querySelector("#verdict").textContent), [wanted, reason], { timeout: 20000 });
+  const send = async rows => { for (let i = 0; i < rows.length; i += 50) await post("/v1/streams/default/classify", { features: rows.slice(i, i + 50), normalize: true }); };
   const page = await open({ viewport: { width: 1280, height: 900 } });
+  if (process.env.DAMAGED) {
+    // a stream that could not be opened is in plain sight, and the others are served
+    await page.waitForFunction(() => /could not be opened/.test(document.querySelector("#streams .act").textContent));
+    await page.screenshot({ path: shots + "/damaged.png", fullPage: true });
+    assert.match(await page.textContent("#c-rate"), /samples were seen before/);
+    await browser.close();
+    console.log("page: a damaged stream is in plain sight");
+    return;
+  }
+  // every verdict by real traffic: nothing yet, well, watch, act, and well again
+  await level("watch", "No row has arrived");
+  await page.screenshot({ path: shots + "/verdict-empty.png" });
+  await traffic(0, 8);
+  await level("well", "nothing has changed");
+  await page.screenshot({ path: shots + "/verdict-well.png" });
   await page.waitForSelector("#c-agree svg");
   await page.waitForSelector("#c-cal table");
   assert.match(await page.textContent("#tiles"), /Samples seen1600/);
+  // tiles and charts have the same numbers
+  const agreement = (await page.textContent("#key")).match(/Agreement with zero-shot([\d.]+ %)/)[1];
+  assert((await page.textContent("#c-agree .legend")).includes("agreement with zero-shot " + agreement));
+  assert(!/No traffic yet/.test(await page.textContent("main")));
   await page.screenshot({ path: shots + "/labels.png", fullPage: true });
   // freeze and unfreeze
   await page.click("#freeze");
-  await page.waitForFunction(() => document.querySelector("#standing").textContent.startsWith("frozen"));
+  await page.waitForFunction(() => document.querySelector("#standing").textContent.startsWith("Frozen"));
+  await level("watch", "Learning is frozen");
   await page.click("#freeze");
-  await page.waitForFunction(() => document.querySelector("#standing").textContent.startsWith("learning"));
+  await page.waitForFunction(() => document.querySelector("#standing").textContent.startsWith("Learning"));
   // snapshot, more traffic, roll back
   await page.fill("#label", "before");
   await page.click("#snapshot button");
@@ -58,6 +79,41 @@ const post = async (path, body) => {
   await page.click("#rollback button");
   await page.waitForFunction(() => /Samples seen1600/.test(document.querySelector("#tiles").textContent));
   assert.match(await page.textContent("#events"), /rolled_back/);
+  // another domain: watch, or act if the pictures have become hard to read; acknowledged it is well again
+  const shifted = i => row(i).map((v, k) => v + (k < 4 ? 0.7 : 0));
+  await send(Array.from({ length: 300 }, (_, i) => shifted(2200 + i)));
+  await page.waitForFunction(() => document.querySelector("#verdict").className !== "well" && document.querySelector("#acknowledge"));
+  assert.match(await page.textContent("#alarms"), /since row/);
+  await page.screenshot({ path: shots + "/verdict-changed.png", fullPage: true });
+  await page.click("#acknowledge");
+  await level("well", "Learning");
+  // a mix of few classes: watch
+  const few = truth.flatMap((t, i) => (t === 9 || t === 7) ? [i] : []);
+  await send(Array.from({ length: 700 }, (_, i) => shifted(2500 + i % 1000)));
+  await send(Array.from({ length: 300 }, (_, i) => shifted(few[i % few.length]).map(v => v + 0.02 * Math.random())));
+  await level("watch", "changed|different");
+  await page.screenshot({ path: shots + "/verdict-watch.png" });
+  await page.click("#acknowledge");
+  await level("well", "Learning");
+  // a frozen feed: act
+  await send(Array.from({ length: 300 }, () => shifted(3000)));
+  await level("act", "same row");
+  await page.screenshot({ path: shots + "/verdict-act.png", fullPage: true });
+  await page.click("#acknowledge");
+  await level("well", "Learning");
+  // the story of a class
+  await page.click("#class-rows button");
+  await page.waitForSelector("td.story svg");
+  assert.strictEqual(await page.getAttribute("#class-rows button", "aria-expanded"), "true");
+  await page.screenshot({ path: shots + "/story.png", fullPage: true });
+  await page.click("#class-rows button");
+  // all streams at a glance: a second one is chosen by its card
+  await post("/v1/streams/default/clone", { name: "yard-camera-with-a-name-that-is-rather-long-to-show" });
+  await page.waitForFunction(() => document.querySelectorAll("#streams button").length === 2);
+  await page.click("#streams button[data-stream^=yard]");
+  await page.waitForFunction(() => /yard/.test(document.querySelector("#verdict .of").textContent));
+  await page.click("#streams button[data-stream=default]");
+  await page.waitForFunction(() => document.querySelector("#verdict .of").textContent === "default");
   // a feature row: zero-shot beside adapted
   await page.fill("#features", JSON.stringify(row(2000)));
   await page.click("#try button");
@@ -68,11 +124,10 @@ const post = async (path, body) => {
   await page.waitForFunction(() => /Expected numbers/.test(document.querySelector("#answer").textContent));
   await page.fill("#features", JSON.stringify(row(2000)));
   await page.click("#try button");
-  // sorting, by keyboard: the most moved first, then by name
+  // sorting, by keyboard: the most frequent first, then by name
   await page.waitForSelector("#class-rows tr");
-  const moved = async () => page.$$eval("#class-rows tr td:nth-child(2)", cells => cells.map(c => Number(c.textContent)));
-  const drift = await moved();
-  assert.deepStrictEqual(drift, [...drift].sort((a, b) => b - a));
+  const share = await page.$$eval("#class-rows tr td:nth-child(2)", cells => cells.map(c => parseFloat(c.textContent)));
+  assert.deepStrictEqual(share, [...share].sort((a, b) => b - a));
   await page.focus("#class-head th:first-child button");
   await page.keyboard.press("Enter");
   assert.strictEqual(await page.getAttribute("#class-head th:first-child", "aria-sort"), "ascending");
@@ -86,6 +141,14 @@ const post = async (path, body) => {
   const dark = await open({ viewport: { width: 1280, height: 900 }, colorScheme: "dark" });
   await dark.waitForSelector("#c-agree svg");
   await dark.screenshot({ path: shots + "/dark.png", fullPage: true });
+  for (const [width, colorScheme] of [[1920, "light"], [1920, "dark"]]) {
+    const large = await open({ viewport: { width, height: 1080 }, colorScheme });
+    await large.waitForSelector("#c-agree svg");
+    await large.screenshot({ path: `${shots}/${width}-${colorScheme}.png`, fullPage: true });
+  }
+  const night = await open({ viewport: { width: 390, height: 844 }, deviceScaleFactor: 2, hasTouch: true, colorScheme: "dark" });
+  await night.waitForSelector("#c-agree svg");
+  await night.screenshot({ path: shots + "/phone-dark.png", fullPage: true });
   const phone = await open({ viewport: { width: 390, height: 844 }, deviceScaleFactor: 2, hasTouch: true });
   await phone.waitForSelector("#c-agree svg");
   const overflow = await phone.evaluate(() => document.documentElement.scrollWidth - innerWidth);

@@ -131,6 +131,7 @@ fn top_probs_refs_and_learn_marks_are_what_was_asked_for() {
     let mut body = request(&block);
     body["top"] = 3.into();
     body["probs"] = true.into();
+    body["prob_pred"] = true.into();
     body["refs"] = json!(["a", 7]);
     body["learn"] = json!([false, true]);
     let (status, answer) = service.post("/v1/streams/default/classify", &body);
@@ -142,6 +143,18 @@ fn top_probs_refs_and_learn_marks_are_what_was_asked_for() {
     let probs: Vec<f64> = row["probs"].as_array().unwrap().iter().map(|p| p.as_f64().unwrap()).collect();
     assert_eq!(probs.len(), CLASSES);
     assert!((probs.iter().sum::<f64>() - 1.0).abs() < 1e-4);
+    let mut session = session("ul-tta");
+    let learn = [false, true];
+    let step = session.step(ultta::Input { learn: Some(&learn), ..ultta::Input::new(&block) }).unwrap();
+    let told = |row: &Value| row["prob_pred"].as_f64().map(|p| p as f32);
+    assert_eq!(
+        (told(row), told(&answer["rows"][1])),
+        (Some(step.rows[0].prob_pred), Some(step.rows[1].prob_pred))
+    );
+    let (_, plain) = service.post("/v1/streams/default/predict", &request(&block));
+    assert_eq!(plain["rows"][0].get("prob_pred"), None, "only for those who ask");
+    let (_, asked) = service.post("/v1/streams/default/predict?prob_pred=true", &request(&block));
+    assert!(told(&asked["rows"][0]).is_some());
     service.stop();
 }
 
@@ -223,7 +236,7 @@ fn the_open_inference_protocol_answers_with_text_and_with_bytes() {
     let data: Vec<u8> = block.data().iter().flat_map(|v| v.to_le_bytes()).collect();
     let text = json!({
         "inputs": [{"name": "features", "shape": [4, DIM], "datatype": "FP32", "parameters": {"binary_data_size": data.len()}}],
-        "outputs": [{"name": "prob", "parameters": {"binary_data": true}}, {"name": "class"}],
+        "outputs": [{"name": "prob", "parameters": {"binary_data": true}}, {"name": "class"}, {"name": "prob_pred"}],
     });
     let mut body = serde_json::to_vec(&text).unwrap();
     let length = body.len().to_string();
@@ -237,6 +250,9 @@ fn the_open_inference_protocol_answers_with_text_and_with_bytes() {
     assert_eq!(probs, step.rows.iter().map(|r| r.prob).collect::<Vec<_>>());
     let names: Value = serde_json::from_slice(&bytes[..length]).unwrap();
     assert_eq!(names["outputs"][1]["data"].as_array().unwrap().len(), 4);
+    let behind: Vec<f32> =
+        names["outputs"][2]["data"].as_array().unwrap().iter().map(|v| v.as_f64().unwrap() as f32).collect();
+    assert_eq!(behind, step.rows.iter().map(|r| r.prob_pred).collect::<Vec<_>>());
     assert_eq!(service.state("default"), session.state().to_bytes().unwrap());
     service.stop();
 }

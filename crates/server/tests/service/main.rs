@@ -9,10 +9,12 @@
 //! - `hostile`: clients and disks that mean harm hurt nobody else
 //! - `answers`: answers that nobody reads, bodies that pause
 //! - `manifest`: files that are missing, exchanged or changed are named
+//! - `operate`: why, corrections, suggestions, the layer
 //! - `pictures`: the seam to an image model
 //! - `wide`: memory where features are wide (run by itself)
 //! - `corpus`: the fuzzers' corpus through the binary body parser
 
+mod alarms;
 mod answers;
 mod classify;
 mod common;
@@ -20,6 +22,7 @@ mod corpus;
 mod durability;
 mod hostile;
 mod manifest;
+mod operate;
 mod pictures;
 mod protection;
 mod streams;

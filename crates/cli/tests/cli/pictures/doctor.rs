@@ -88,6 +88,11 @@ fn models_are_listed_and_a_missing_one_says_what_to_do() {
     let place = Place::new();
     let out = place.run(&["models"]).success();
     assert!(out.stdout.contains("openai/clip-vit-base-patch16") && out.stdout.contains("(default)"));
+    assert!(out.stdout.contains("timm/resnet50_clip.openai") && out.stdout.contains("convert_model.py"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ultta"));
+    let output = command.args(["doctor", "--check-model", "--model", "RemoteCLIP-B-32"]).output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && text.contains("docs/convert_model.py FILE --as NAME"), "{text}");
     draw(&place.path("p/0.png"), 0);
     let mut command = Command::new(env!("CARGO_BIN_EXE_ultta"));
     command.args(["classify", &place.text("p"), "--labels", "a,b"]);

@@ -90,34 +90,53 @@ fn noise(n: usize, seed: u32, scale: f32) -> Vec<f32> {
     (0..n).map(|_| next()).collect()
 }
 
+/// Sizes of an image tower.
+struct Tower {
+    width: usize,
+    layers: usize,
+    size: usize,
+    patch: usize,
+}
+
 /// A model of `transformers` with CLIP's vocabulary, one block a tower and random weights.
 fn write_model(folder: &Path, seed: u32) {
-    let (width, hidden, dim, size, patch) = (16, 32, 8, 16, 8);
+    write_sized(folder, seed, Tower { width: 16, layers: 1, size: 16, patch: 8 });
+}
+
+/// One that takes some tenths of a second for a picture.
+pub fn write_slow_model(folder: &Path) {
+    write_sized(folder, 1, Tower { width: 512, layers: 10, size: 224, patch: 16 });
+}
+
+fn write_sized(folder: &Path, seed: u32, tower: Tower) {
+    let (width, hidden, dim) = (16, 32, 8);
+    let Tower { width: wide, layers, size, patch } = tower;
     let config = serde_json::json!({
         "model_type": "clip", "projection_dim": dim,
-        "vision_config": {"hidden_size": width, "intermediate_size": hidden, "num_hidden_layers": 1,
+        "vision_config": {"hidden_size": wide, "intermediate_size": 2 * wide, "num_hidden_layers": layers,
             "num_attention_heads": 2, "image_size": size, "patch_size": patch},
         "text_config": {"hidden_size": width, "intermediate_size": hidden, "num_hidden_layers": 1,
             "num_attention_heads": 2, "max_position_embeddings": 77, "vocab_size": 49408},
     });
     std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
     let mut shapes: Vec<(String, Vec<usize>)> = vec![
-        ("visual_projection.weight".into(), vec![dim, width]),
+        ("visual_projection.weight".into(), vec![dim, wide]),
         ("text_projection.weight".into(), vec![dim, width]),
-        ("vision_model.embeddings.class_embedding".into(), vec![width]),
-        ("vision_model.embeddings.patch_embedding.weight".into(), vec![width, 3, patch, patch]),
-        ("vision_model.embeddings.position_embedding.weight".into(), vec![5, width]),
+        ("vision_model.embeddings.class_embedding".into(), vec![wide]),
+        ("vision_model.embeddings.patch_embedding.weight".into(), vec![wide, 3, patch, patch]),
+        ("vision_model.embeddings.position_embedding.weight".into(), vec![(size / patch).pow(2) + 1, wide]),
         ("text_model.embeddings.token_embedding.weight".into(), vec![49408, width]),
         ("text_model.embeddings.position_embedding.weight".into(), vec![77, width]),
     ];
     let mut norms = vec![
-        "vision_model.pre_layrnorm".to_string(),
-        "vision_model.post_layernorm".into(),
-        "text_model.final_layer_norm".into(),
+        ("vision_model.pre_layrnorm".to_string(), wide),
+        ("vision_model.post_layernorm".into(), wide),
+        ("text_model.final_layer_norm".into(), width),
     ];
-    for tower in ["vision", "text"] {
-        let layer = format!("{tower}_model.encoder.layers.0");
-        norms.extend([format!("{layer}.layer_norm1"), format!("{layer}.layer_norm2")]);
+    let vision = (0..layers).map(|layer| ("vision", layer, wide, 2 * wide));
+    for (tower, layer, width, hidden) in vision.chain([("text", 0, width, hidden)]) {
+        let layer = format!("{tower}_model.encoder.layers.{layer}");
+        norms.extend([(format!("{layer}.layer_norm1"), width), (format!("{layer}.layer_norm2"), width)]);
         for part in ["q_proj", "k_proj", "v_proj", "out_proj"] {
             shapes.push((format!("{layer}.self_attn.{part}.weight"), vec![width, width]));
             shapes.push((format!("{layer}.self_attn.{part}.bias"), vec![width]));
@@ -132,7 +151,7 @@ fn write_model(folder: &Path, seed: u32) {
         let n = shape.iter().product();
         tensors.push((name, shape, noise(n, seed + i as u32, 0.8)));
     }
-    for norm in norms {
+    for (norm, width) in norms {
         tensors.push((format!("{norm}.weight"), vec![width], vec![1.0; width]));
         tensors.push((format!("{norm}.bias"), vec![width], vec![0.0; width]));
     }

@@ -1,6 +1,8 @@
 //! What a row goes through when it arrives: is it a near-copy, has the stream changed, and only then a sample that is
 //! answered and teaches. [`UlTta::peek`] answers the same and changes nothing.
 
+use super::experts::SMALL;
+use super::kept::{Counted, largest};
 use super::prior::PriorWork;
 use super::scene::moments;
 use super::{Answered, Incoming, UlTta, Work};
@@ -20,14 +22,43 @@ impl UlTta {
             return (self.answer_copy(&scene, work, scores), false);
         }
         if self.watch.after(moments(row.text), self.config.advanced.restart_at).1 {
-            let fresh = Self::new(&self.config, &self.head);
-            let answered = fresh.answer(row, work, scores);
+            let mut fresh = Self::new(&self.config, &self.head);
+            fresh.corrections.clone_from(&self.corrections);
+            let answered = fresh.answer_corrected(row, work, scores);
             let admitted = fresh.admits(&answered.summary);
             return (answered, admitted);
         }
-        let answered = self.answer(row, work, scores);
+        let answered = self.answer_corrected(row, work, scores);
         let admitted = self.admits(&answered.summary);
         (answered, admitted)
+    }
+
+    /// Answers a row with what labels add to it.
+    fn answer_corrected(&self, row: Incoming<'_>, work: &mut Work, scores: &mut [f32]) -> Answered {
+        let mut buffer = std::mem::take(&mut work.corrected);
+        let answered = self.answer(row.corrected(&self.corrections, &mut buffer, work), work, scores);
+        work.corrected = buffer;
+        answered
+    }
+
+    /// Takes over what somebody said of earlier rows. What these rows had taught is forgotten.
+    pub(super) fn keep_labels(&mut self, other: &Self) {
+        (self.kept, self.corrections) = (other.kept.clone(), other.corrections.clone());
+        self.kept.retire();
+        self.corrections.retire();
+    }
+
+    /// Keeps a scene's first row, with what it has taught.
+    pub(super) fn keep(&mut self, id: u64, z: &[f32], answered: &Answered, may_learn: bool, work: &Work) {
+        let mut counted = Counted::default();
+        if may_learn {
+            counted.seen = self.seen;
+            counted.samples = self.evidence.as_ref().map_or(0, |evidence| evidence.samples());
+            counted.evidence = largest(work.shares.iter().copied());
+        }
+        let posterior = work.candidates.iter().zip(&work.posterior).map(|(&c, &p)| (c, p));
+        let posterior = largest(posterior.filter(|share| share.1 > SMALL));
+        self.kept.push(id, z, (answered.answer.label, answered.answer.prob), posterior, counted);
     }
 
     /// Forgets what was learnt, because the stream has changed. Earlier rows can still be labelled.
@@ -38,6 +69,7 @@ impl UlTta {
         std::mem::swap(&mut fresh.scene, &mut self.scene);
         fresh.recent.retire();
         fresh.scene.forget();
+        fresh.keep_labels(self);
         fresh.restarts = self.restarts + 1;
         fresh.updated_at = self.updated_at;
         *self = fresh;
@@ -55,7 +87,7 @@ impl UlTta {
         let (incoming, id) = (Incoming::of(batch, row), batch.first_id + row as u64);
         if !batch.may_learn(row) {
             let answered = self.peek(incoming, work, scores).0;
-            self.learn(batch, row, &answered, work);
+            self.learn(batch, row, incoming, &answered, work);
             return answered;
         }
         if self.is_copy(incoming) {
@@ -73,12 +105,16 @@ impl UlTta {
             self.restart(work);
         }
         self.watch = watch;
-        let mut answered = self.answer(incoming, work, scores);
+        // The labels' part is in what is answered and learnt from, not in where scenes begin.
+        let mut buffer = std::mem::take(&mut work.corrected);
+        let spoken = incoming.corrected(&self.corrections, &mut buffer, work);
+        let mut answered = self.answer(spoken, work, scores);
         if self.config.scenes {
             self.scene.begin(id, incoming.z, incoming.text, moments);
             self.scene.keep_prior(&work.prior.mix, &work.log_prior);
         }
-        answered.answer.admitted = self.learn(batch, row, &answered, work);
+        answered.answer.admitted = self.learn(batch, row, spoken, &answered, work);
+        work.corrected = buffer;
         answered
     }
 }

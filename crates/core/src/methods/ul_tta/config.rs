@@ -103,6 +103,8 @@ pub struct UpdateConfig {
 pub struct FeedbackConfig {
     /// Samples that can still be labelled. Of the older ones only the answer is kept: their labels tune the confidence.
     pub remember: usize,
+    /// Scenes that can still be corrected and explained: their features are kept, rounded to 8 bits.
+    pub correctable: usize,
     /// Whether a label also enters the image evidence, if its sample is among the last 1,024.
     pub teach: bool,
     /// How many labels the τ_cal chosen without labels is worth.
@@ -145,6 +147,7 @@ pub struct Advanced {
     pub prior_record_decay: f64,
     pub prior_head_start: f64,
     pub prior_kl_max: f64,
+    pub sharpen_share: f64,
     pub match_window: usize,
     pub match_power: f64,
     pub margin_share: f64,
@@ -194,7 +197,7 @@ impl Default for UpdateConfig {
 
 impl Default for FeedbackConfig {
     fn default() -> Self {
-        Self { remember: 100_000, teach: false, prior_strength: 10.0 }
+        Self { remember: 100_000, correctable: 1024, teach: false, prior_strength: 10.0 }
     }
 }
 
@@ -214,14 +217,15 @@ impl Default for Advanced {
             scale_window: 768,
             scale_min_rows: 100,
             prior_half_lives: vec![4.0, 16.0, 64.0, 256.0, f64::INFINITY],
-            prior_stays: vec![0.5, 0.9, 0.98],
+            prior_stays: vec![0.5, 0.8, 0.95, 0.99],
             prior_stay_lift: 0.7,
             prior_smoothing: 0.05,
-            prior_dead_zone: 0.5,
+            prior_dead_zone: 0.4,
             prior_background: 1.0,
-            prior_record_decay: 0.98,
-            prior_head_start: 7.0,
+            prior_record_decay: 0.985,
+            prior_head_start: 6.0,
             prior_kl_max: f64::INFINITY,
+            sharpen_share: 0.7,
             match_window: 1024,
             match_power: 0.7,
             margin_share: 0.9,
@@ -230,7 +234,7 @@ impl Default for Advanced {
             update_every_most: 1024,
             scene_near: 0.25,
             scene_near_logits: 0.5,
-            restart_at: 4.0,
+            restart_at: 3.0,
             frozen_share: 0.1,
             floor: 0.01,
         }
@@ -253,6 +257,11 @@ impl DefaultConfig {
     /// Half-life of the evidence for a head, in samples.
     pub(super) fn half_life(&self, classes: usize) -> f64 {
         self.prototypes.half_life.max(self.prototypes.half_life_per_class * classes as f64)
+    }
+
+    /// How far τ_pred follows the margins: only where temperatures follow the stream.
+    pub(super) fn sharpen_share(&self) -> f64 {
+        if self.calibration.rule == CalibrationRule::Match { self.advanced.sharpen_share } else { 0.0 }
     }
 
     /// The gate's settings.
@@ -285,6 +294,7 @@ impl DefaultConfig {
         range("update.every", self.update.every as f64, 1.0, 1e12)?;
         range("update.seconds", self.update.seconds, 0.0, inf)?;
         range("feedback.remember", self.feedback.remember as f64, 1.0, 1e6)?;
+        range("feedback.correctable", self.feedback.correctable as f64, 0.0, 1e6)?;
         range("feedback.prior_strength", self.feedback.prior_strength, 0.0, 1e12)?;
         let a = &self.advanced;
         range("advanced.gate_window", a.gate_window as f64, 1.0, 1e6)?;
@@ -321,6 +331,7 @@ impl DefaultConfig {
         range("advanced.prior_record_decay", a.prior_record_decay, 0.0, 1.0)?;
         range("advanced.prior_head_start", a.prior_head_start, -1e3, 1e3)?;
         range("advanced.prior_kl_max", a.prior_kl_max, 0.0, inf)?;
+        range("advanced.sharpen_share", a.sharpen_share, 0.0, 1.0)?;
         range("advanced.match_window", a.match_window as f64, 1.0, 1e6)?;
         range("advanced.match_power", a.match_power, 0.0, 1.0)?;
         range("advanced.margin_share", a.margin_share, 0.0, 1.0)?;

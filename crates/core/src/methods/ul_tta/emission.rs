@@ -2,11 +2,9 @@
 
 use super::{Answered, Incoming, UlTta};
 use crate::adapter::Prediction;
-use crate::kernels::{exp, ln, vectorised};
+use crate::export::TIE;
+use crate::kernels::{LANES, exp, ln, sum_lanes, vectorised};
 use crate::scores::Summary;
-
-/// Of the frozen share that would make another class as probable as the answer, this much is taken.
-const TIE: f32 = 0.99;
 
 impl UlTta {
     /// Adds an answer to a prediction, whose scores are in row `place`: with them go the logarithms of the emitted
@@ -62,4 +60,24 @@ impl UlTta {
             share.min(TIE * lead.max(0.0) / (lead.max(0.0) + pull))
         })
     }
+}
+
+/// Σ exp(τ (x − best)).
+pub(super) fn sum_exp(row: &[f32], tau: f32, best: f32) -> f32 {
+    vectorised(
+        #[inline(always)]
+        || {
+            let mut lanes = [0.0f32; LANES];
+            let (chunks, tail) = row.as_chunks::<LANES>();
+            for chunk in chunks {
+                for i in 0..LANES {
+                    lanes[i] += exp(tau * (chunk[i] - best));
+                }
+            }
+            for (i, &x) in tail.iter().enumerate() {
+                lanes[i] += exp(tau * (x - best));
+            }
+            sum_lanes(lanes)
+        },
+    )
 }

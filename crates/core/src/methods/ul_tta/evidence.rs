@@ -173,6 +173,55 @@ impl Evidence {
         }
     }
 
+    /// Samples taken in.
+    pub(super) fn samples(&self) -> u64 {
+        self.samples
+    }
+
+    /// g, and the samples behind it. One sample more is taken to lie at 0, so that a first row is not its own mean.
+    pub(super) fn mean(&self) -> (Vec<f64>, f64) {
+        let n = self.n * self.scale;
+        (self.sum.iter().map(|s| s * self.scale / (n + 1.0)).collect(), n)
+    }
+
+    /// Σ⁻¹ of rows, with Σ as the fold has it; the rows themselves where there is no fold.
+    pub(super) fn whiten(&self, rows: &mut [f32]) {
+        let Some(fold) = &self.fold else { return };
+        let factor = triangle::unpack(&fold.factor, self.dim);
+        rows.chunks_mut(FOLD_BLOCK * self.dim).for_each(|block| solve(&factor, self.dim, block));
+    }
+
+    /// Withdraws a row from the classes that it taught when there were `samples`, `age` samples ago; with `sign` −1
+    /// gives it back. Nothing happens if the evidence began anew in between.
+    pub(super) fn recount(&mut self, shares: &[(u32, f32)], z: &[f32], samples: u64, age: u64, sign: f64) {
+        if self.samples.checked_sub(samples) != Some(age) {
+            return;
+        }
+        let faded = self.decay.powi(age.min(i32::MAX as u64) as i32);
+        for &(class, share) in shares.iter().filter(|share| share.1 > 0.0) {
+            let class = class as usize;
+            let weight = -sign * share as f64 * faded / self.scale;
+            // What was added before cannot leave less than nothing, but for rounding.
+            self.class_n[class] = (self.class_n[class] + weight).max(0.0);
+            accumulate(&mut self.class_sum[class * self.dim..][..self.dim], weight, z);
+            if let Some(fold) = &mut self.fold {
+                let fresh = fold.fresh[class] + sign as f32 * share;
+                fold.fresh[class] = if fresh < 0.0 { share } else { fresh };
+            }
+        }
+    }
+
+    /// Adds `weight` times the fold to a linear layer: v_c(z) is ⟨z, Σ⁻¹ m_c⟩ and a bias.
+    pub(super) fn add_to(&self, weight: f32, weights: &mut [f32], bias: &mut [f32]) {
+        let Some(fold) = &self.fold else { return };
+        let rows = fold.rows.chunks_exact(self.dim).zip(weights.chunks_exact_mut(self.dim));
+        for (c, (row, out)) in rows.enumerate() {
+            let factor = weight * fold.row_scale[c];
+            out.iter_mut().zip(row).for_each(|(o, &v)| *o += factor * v as f32);
+            bias[c] += weight * fold.bias[c];
+        }
+    }
+
     /// Mean evidence per class, in samples.
     pub(super) fn mean_count(&self) -> f64 {
         self.class_n.iter().sum::<f64>() * self.scale / self.classes as f64

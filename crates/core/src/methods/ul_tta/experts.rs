@@ -3,7 +3,7 @@
 use crate::{Error, Result};
 
 /// Posterior shares below this are spread evenly instead of counted one by one: it saves time and hardly matters.
-const SMALL: f32 = 1e-3;
+pub(super) const SMALL: f32 = 1e-3;
 
 /// The most samples an expert can have counted; more would be a damaged file.
 const MAX_TOTAL: f64 = 1e15;
@@ -57,6 +57,14 @@ impl Expert {
             self.spread *= self.scale;
             self.scale = 1.0;
         }
+    }
+
+    /// Adds to the count of a class, or takes away what was added, `age` samples after it was counted.
+    pub(super) fn recount(&mut self, class: usize, share: f64, age: u64, start: &[f64]) {
+        let faded = share * self.decay.powi(age.min(i32::MAX as u64) as i32);
+        self.total = (self.total + faded).max(0.0);
+        let count = self.counts[class] + faded / start[class] / self.scale;
+        self.set_count(class, count.max(0.0));
     }
 
     /// The counts as ratios to π⁰.

@@ -248,7 +248,7 @@ fn confidence(lines: &Lines, tau: f64) -> (f64, f64) {
 /// The accuracy that margins tell of, whatever their scale. Suppose that the right answer is ahead of its rival by
 /// N(μ, σ): then the margins are |N(μ, σ)|, the accuracy is Φ(μ/σ), and E\[Δ\]²/E\[Δ²\] of the margins Δ gives μ/σ.
 /// ½ means that the margins tell nothing.
-fn folded_accuracy(margins: &[f32]) -> f64 {
+pub(super) fn folded_accuracy(margins: &[f32]) -> f64 {
     let (first, second) =
         margins.iter().fold((0.0, 0.0), |(a, b), &m| (a + m as f64, b + m as f64 * m as f64));
     let n = margins.len().max(1) as f64;

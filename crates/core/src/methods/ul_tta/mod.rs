@@ -3,7 +3,7 @@
 //! With unit image feature z, text prototype μ_c, logit scale s and C classes the answer is
 //!
 //! ```text
-//! ℓ_c = s⟨z, μ_c⟩ + trust · scale · v_c(z) + log(C π_c)      ŷ = argmax ℓ
+//! ℓ_c = τ_pred s⟨z, μ_c⟩ + trust · scale · v_c(z) + log(C π_c)      ŷ = argmax ℓ
 //! p = (1 − ε) ((1 − w) softmax(τ_cal ℓ) + w softmax(s⟨z, μ⟩)) + ε / C
 //! ```
 //!
@@ -13,9 +13,12 @@
 //! | π_c | class prior of the stream, a mixture of *experts* that count or filter | `prior.rs`, `experts.rs`, `neighbours.rs` |
 //! | shares | how an admitted sample is shared among the classes it teaches | `shares.rs` |
 //! | p | what is emitted: adapted and frozen probabilities | `emission.rs` |
+//! | τ_pred | how sharp the frozen logits are beside what was learnt | `sharpness.rs` |
 //! | scale, trust, τ_cal | one-dimensional fits over remembered samples | `fits.rs`, `../recent/` |
 //! | z | of a near-copy: the mean of the *scene* at hand | `scene.rs` |
+//! | L_c(z) | what labels add to s⟨z, μ_c⟩, where somebody gave some | `corrections.rs`, `kept.rs` |
 //! | restart | everything is forgotten when rows come to look unlike those before | `shift.rs` |
+//! | parts of an answer, a plain layer | why a row is answered so; what a device can run | `explain.rs`, `layer.rs` |
 //! | all of it in a file | what is saved, and what of it two sessions may add | `saved.rs` |
 //!
 //! A sample is answered first and teaches after (`UlTta::answer`, `UlTta::learn`). A sample here is the first row of
@@ -36,7 +39,7 @@
 //! costs: −log p ≤ log(C / ε).
 //!
 //! *Warm-up.* The evidence: the first samples (`gate.warm_up`) move mean and covariance but no class. The prior: it
-//! learns from the first sample on, and enters the answers after 16 samples. The temperature: from the first update on.
+//! learns from the first sample on, and enters the answers after 16 samples. The temperatures: from the first update on.
 //!
 //! It takes its three levers (prototypes, prior, temperature) from B. Kim, *Ultra-Light Test-Time Adaptation for
 //! Vision–Language Models*; how each learns is different. The paper keeps no covariance; here the evidence keeps the
@@ -44,37 +47,48 @@
 
 use std::sync::Arc;
 
-use crate::adapter::{Adapter, Answer, Batch, Card, ClassDrift, Memory, Observed, Prediction, Vitals};
+use crate::adapter::{
+    Adapter, Answer, Batch, Card, ClassDrift, KeptScene, Memory, Observed, Prediction, Vitals,
+};
+use crate::explain::{Part, Similar};
 use crate::gate::Gate;
-use crate::kernels::{LANES, exp, sum_lanes, vectorised};
+use crate::kernels::{exp, vectorised};
 use crate::methods::presets::CARD;
 use crate::methods::recent::{Flags, Labelled, Lump, Recent, Sample, choose_candidates};
 use crate::scores::{Summary, summary_weighed, weigh};
-use crate::{Head, Result, Scores, State};
+use crate::{Head, Layer, Result, Scores, State};
 
 mod arrival;
 mod config;
+mod corrections;
 mod emission;
 mod evidence;
 mod experts;
+mod explain;
 mod fits;
+mod kept;
+mod layer;
+mod lump;
 mod neighbours;
 mod prior;
 mod saved;
 mod scene;
+mod schedule;
 mod shares;
+mod sharpness;
 mod shift;
 
 pub use config::*;
+use corrections::{Corrected, Corrections};
+use emission::sum_exp;
 use evidence::Evidence;
 use fits::{Calibration, ImageBranch};
+use kept::Kept;
+use lump::lump_of;
 use prior::{Prior, PriorWork};
 use scene::Scene;
+use sharpness::Sharpness;
 use shift::Watch;
-
-/// An update comes after this share of all samples seen, within the bounds of the settings: updates become rarer as
-/// there is more evidence, because each then changes less.
-const UPDATE_SHARE: u64 = 8;
 
 /// Samples after which the prior's lift follows its background.
 const LIFT_EVERY: u64 = 8;
@@ -94,6 +108,9 @@ pub struct UlTta {
     labelled: Labelled,
     scene: Scene,
     watch: Watch,
+    sharpness: Sharpness,
+    kept: Kept,
+    corrections: Corrections,
     /// How often it began anew because the stream had changed.
     restarts: u64,
     /// Samples that could teach, and samples that the gate admitted.
@@ -127,8 +144,14 @@ struct Work {
     candidate_prior: Vec<f32>,
     /// The classes that the sample teaches, each with its share of the sample.
     shares: Vec<(u32, f32)>,
+    /// A row, or the mean of its scene, with what labels add to its frozen logits; whether that is what was answered.
+    corrected: Corrected,
+    is_corrected: bool,
     /// exp(logit − best) of a scene's mean logits.
     scene_weights: Vec<f32>,
+    /// The frozen logits times τ_pred, and exp(logit − best) of them, where τ_pred is not 1.
+    sharp_text: Vec<f32>,
+    sharp_weights: Vec<f32>,
 }
 
 /// One sample as it comes in.
@@ -145,7 +168,11 @@ struct Incoming<'a> {
 impl Work {
     /// exp(frozen logit − best) of what was answered: the row, or the mean of its scene.
     fn answered_weights<'a>(&'a self, answered: &Answered, batch: &'a Batch<'_>, row: usize) -> &'a [f32] {
-        if answered.answer.copy { &self.scene_weights } else { batch.weights.row(row) }
+        match (self.is_corrected, answered.answer.copy) {
+            (true, _) => &self.corrected.weights,
+            (false, true) => &self.scene_weights,
+            (false, false) => batch.weights.row(row),
+        }
     }
 }
 
@@ -174,6 +201,8 @@ struct Answered {
     /// w, and the frozen probability of the frozen answer.
     frozen_share: f32,
     frozen_prob: f32,
+    /// τ_pred. Where it is not 1, [`Work`] holds the sharpened logits.
+    tau_pred: f32,
 }
 
 impl DefaultConfig {
@@ -200,6 +229,9 @@ impl UlTta {
             labelled: Labelled::new(width),
             scene: Scene::new(&config.advanced, classes, dim),
             watch: Watch::default(),
+            sharpness: Sharpness::new(config.sharpen_share()),
+            kept: Kept::new(config.feedback.correctable, dim),
+            corrections: Corrections::default(),
             restarts: 0,
             seen: 0,
             admitted: 0,
@@ -215,11 +247,37 @@ impl UlTta {
     /// Answers a sample. Writes ℓ to `scores`.
     fn answer(&self, row: Incoming<'_>, work: &mut Work, scores: &mut [f32]) -> Answered {
         work.log_prior.resize(row.text.len(), 0.0);
-        self.prior.log_ratios(row.weights, &mut work.prior, &mut work.log_prior);
-        if self.seen < prior::WARM_UP {
-            self.prior.at_start(&mut work.prior.mix, &mut work.log_prior);
+        self.sharpened(row, work, |row, sharp, work| {
+            self.prior.log_ratios(sharp.weights, &mut work.prior, &mut work.log_prior);
+            if self.seen < prior::WARM_UP {
+                self.prior.at_start(&mut work.prior.mix, &mut work.log_prior);
+            }
+            self.answer_under(row, sharp, work, scores)
+        })
+    }
+
+    /// Hands a row to `answer` beside the same row with its frozen logits times τ_pred.
+    fn sharpened(
+        &self,
+        row: Incoming<'_>,
+        work: &mut Work,
+        answer: impl FnOnce(Incoming<'_>, Incoming<'_>, &mut Work) -> Answered,
+    ) -> Answered {
+        if self.sharpness.tau == 1.0 {
+            return answer(row, row, work);
         }
-        self.answer_under(row, work, scores)
+        let (mut text, mut weights) =
+            (std::mem::take(&mut work.sharp_text), std::mem::take(&mut work.sharp_weights));
+        let tau = self.sharpness.tau as f32;
+        text.clear();
+        text.extend(row.text.iter().map(|t| tau * t));
+        weights.resize(text.len(), 0.0);
+        let frozen = weigh(&text, &mut weights);
+        let sharp = Incoming { z: row.z, text: &text, frozen: &frozen, weights: &weights };
+        let mut answered = answer(row, sharp, work);
+        answered.tau_pred = tau;
+        (work.sharp_text, work.sharp_weights) = (text, weights);
+        answered
     }
 
     /// Answers a near-copy from the mean of its scene, under the prior of the scene's first row.
@@ -230,15 +288,24 @@ impl UlTta {
         weights.resize(scores.len(), 0.0);
         let frozen = weigh(&scene.logits, &mut weights);
         let row = Incoming { z: &scene.mean, text: &scene.logits, frozen: &frozen, weights: &weights };
-        let mut answered = self.answer_under(row, work, scores);
+        let mut buffer = std::mem::take(&mut work.corrected);
+        let row = row.corrected(&self.corrections, &mut buffer, work);
+        let mut answered =
+            self.sharpened(row, work, |row, sharp, work| self.answer_under(row, sharp, work, scores));
         answered.answer.copy = true;
-        work.scene_weights = weights;
+        (work.scene_weights, work.corrected) = (weights, buffer);
         answered
     }
 
-    /// Answers a sample under the prior in `work`.
-    fn answer_under(&self, row: Incoming<'_>, work: &mut Work, scores: &mut [f32]) -> Answered {
-        let Incoming { z, text, frozen, weights } = row;
+    /// Answers a sample under the prior in `work`. `sharp` is the row with its frozen logits times τ_pred.
+    fn answer_under(
+        &self,
+        row: Incoming<'_>,
+        sharp: Incoming<'_>,
+        work: &mut Work,
+        scores: &mut [f32],
+    ) -> Answered {
+        let Incoming { z, text, frozen, weights } = sharp;
         let (classes, advanced) = (text.len(), &self.config.advanced);
         choose_candidates(
             text,
@@ -278,12 +345,19 @@ impl UlTta {
         let prob = if tau == 1.0 { summary.prob } else { 1.0 / sum_exp(scores, tau, summary.best) };
         let floor = advanced.floor as f32;
         let frozen_share = self.frozen_share(row, scores, &summary, tau, prob);
-        let of_frozen = weights[summary.label] * frozen.prob;
+        let of_frozen = row.weights[summary.label] * row.frozen.prob;
         let mixed = (1.0 - frozen_share) * prob + frozen_share * of_frozen;
+        let emitted = |mixed: f32| (1.0 - floor) * mixed + floor / classes as f32;
+        let flipped = summary.label != frozen.label;
+        let prob_frozen = flipped.then(|| {
+            let adapted = prob * exp(tau * (scores[frozen.label] - summary.best));
+            emitted((1.0 - frozen_share) * adapted + frozen_share * row.frozen.prob)
+        });
         let answer = Answer {
             label: summary.label,
-            prob: (1.0 - floor) * mixed + floor / classes as f32,
+            prob: emitted(mixed),
             prob_pred: summary.prob,
+            prob_frozen,
             ..Default::default()
         };
         Answered {
@@ -293,9 +367,10 @@ impl UlTta {
             matched: prob,
             image_weight,
             has_image,
-            lump: lump_of(row, &summary, work),
+            lump: lump_of(sharp, &summary, work),
             frozen_share,
-            frozen_prob: frozen.prob,
+            frozen_prob: row.frozen.prob,
+            tau_pred: 1.0,
         }
     }
 
@@ -324,13 +399,22 @@ impl UlTta {
     }
 
     /// Lets an answered sample teach. `true` if the gate admitted it.
-    fn learn(&mut self, batch: &Batch<'_>, row: usize, answered: &Answered, work: &mut Work) -> bool {
+    fn learn(
+        &mut self,
+        batch: &Batch<'_>,
+        row: usize,
+        incoming: Incoming<'_>,
+        answered: &Answered,
+        work: &mut Work,
+    ) -> bool {
         let may_learn = batch.may_learn(row);
         let z = batch.features.row(row);
         let admitted = may_learn && self.admits(&answered.summary);
         if may_learn {
-            let winner = batch.frozen[row].label;
-            let weights = batch.weights.row(row);
+            let Incoming { frozen, weights, text, .. } = Incoming::of(batch, row);
+            self.sharpness.push(weights, text, frozen, &work.candidates);
+            let winner = incoming.frozen.label;
+            let weights = if answered.tau_pred == 1.0 { incoming.weights } else { &work.sharp_weights };
             self.prior.learn(&mut work.prior, &work.candidates, &work.posterior, weights, winner, &self.head);
             if let Some(evidence) = &mut self.evidence {
                 evidence.observe(z);
@@ -340,10 +424,12 @@ impl UlTta {
                 self.prior.relift();
             }
         }
+        work.shares.clear();
         if admitted {
-            self.accumulate(batch, row, answered, work);
+            self.accumulate(batch, row, incoming, answered, work);
             self.admitted += 1;
         }
+        self.keep(batch.first_id + row as u64, z, answered, may_learn, work);
         if may_learn {
             self.gate.push(&answered.summary);
             self.judge(answered, work);
@@ -390,26 +476,10 @@ impl UlTta {
         Prediction { scores: Scores::zeros(kept, classes), calibrated, ..Default::default() }
     }
 
-    /// Whether an update follows the sample: by count, or by time where times are given.
-    fn update_is_due(&mut self, counts: bool, time: Option<f64>) -> bool {
-        let seconds = self.config.update.seconds;
-        let by_time = match (time, self.updated_at) {
-            (Some(now), Some(last)) => seconds > 0.0 && self.since_update > 0 && now - last >= seconds,
-            _ => false,
-        };
-        let most = self.config.advanced.update_every_most;
-        let most = self.evidence.as_ref().map_or(most, |e| most.min(e.half_life() as u64 / 2));
-        let enough = self.config.update.every.max(most.min(self.seen / UPDATE_SHARE));
-        let due = (counts && self.since_update >= enough) || by_time;
-        if due || self.updated_at.is_none() {
-            self.updated_at = time.or(self.updated_at);
-        }
-        due
-    }
-
     /// Fits the temperatures, moves the prior's lift, folds the evidence.
     fn update(&mut self, work: &mut Work) {
         let advanced = &self.config.advanced;
+        self.sharpness.fit();
         if self.config.calibration.rule == CalibrationRule::Match {
             self.calibration.fit(&self.recent, &self.gate.margins(), advanced);
             if !self.labelled.is_empty() {
@@ -424,6 +494,7 @@ impl UlTta {
             }
             self.image.grow(evidence.mean_count(), advanced);
         }
+        self.corrections.follow(self.evidence.as_deref());
         let moved = self.movements();
         let largest = moved.iter().copied().fold(0.0, f64::max);
         self.movement = (largest, moved.iter().sum::<f64>() / moved.len().max(1) as f64);
@@ -437,47 +508,6 @@ impl UlTta {
         let factor = self.image.weight() as f64 / self.head.logit_scale() as f64;
         evidence.norms().iter().map(|&n| factor * n as f64).collect()
     }
-}
-
-/// Collects what the fits will need of a sample: the candidates' logits and priors, and the lump of the others.
-fn lump_of(row: Incoming<'_>, summary: &Summary, work: &mut Work) -> Lump {
-    let Incoming { text, frozen, weights, .. } = row;
-    let candidates = work.candidates.iter().map(|&c| c as usize);
-    work.candidate_text.clear();
-    work.candidate_text.extend(candidates.clone().map(|c| text[c] - frozen.best));
-    work.candidate_prior.clear();
-    work.candidate_prior.extend(candidates.clone().map(|c| work.log_prior[c]));
-    let listed: f32 = candidates.clone().map(|c| weights[c]).sum();
-    let listed_posterior: f32 = work.posterior.iter().sum();
-    let listed_prior: f32 = candidates.map(|c| work.prior.mix[c]).sum();
-    let classes = (text.len() - work.candidates.len()) as f32;
-    let log = |mass: f32| Lump::log_mass(classes, mass);
-    Lump {
-        classes,
-        text: log(exp(frozen.log_sum - frozen.best) - listed),
-        prior: log(1.0 - listed_posterior) + summary.log_sum - frozen.best,
-        ratio: log(text.len() as f32 - listed_prior) - classes.max(1.0).ln(),
-    }
-}
-
-/// Σ exp(τ (x − best)).
-fn sum_exp(row: &[f32], tau: f32, best: f32) -> f32 {
-    vectorised(
-        #[inline(always)]
-        || {
-            let mut lanes = [0.0f32; LANES];
-            let (chunks, tail) = row.as_chunks::<LANES>();
-            for chunk in chunks {
-                for i in 0..LANES {
-                    lanes[i] += exp(tau * (chunk[i] - best));
-                }
-            }
-            for (i, &x) in tail.iter().enumerate() {
-                lanes[i] += exp(tau * (x - best));
-            }
-            sum_lanes(lanes)
-        },
-    )
 }
 
 impl Adapter for UlTta {
@@ -539,6 +569,35 @@ impl Adapter for UlTta {
         Some(self.recent.memory())
     }
 
+    fn correct(&mut self, id: u64, label: usize) -> Result<bool> {
+        self.correct_sample(id, label).map(|()| true)
+    }
+
+    fn withdraw(&mut self, id: u64) -> bool {
+        self.withdraw_label(id)
+    }
+
+    fn corrections(&self) -> Vec<(u64, usize)> {
+        self.corrections.given().collect()
+    }
+
+    fn explain(&self, batch: &Batch<'_>) -> (Prediction, Vec<Part>) {
+        self.explain_row(batch)
+    }
+
+    fn similar(&self, z: &[f32], most: usize) -> Vec<Similar> {
+        self.similar_scenes(z, most)
+    }
+
+    fn kept_features(&self, id: u64) -> Result<(u64, Vec<f32>)> {
+        let scene = self.kept.find(self.scene.taught_by(id))?;
+        Ok((scene.id, scene.features()))
+    }
+
+    fn kept(&self) -> Vec<KeptScene> {
+        self.kept_scenes()
+    }
+
     fn reset(&mut self) {
         *self = Self::new(&self.config, &self.head);
     }
@@ -561,7 +620,7 @@ impl Adapter for UlTta {
             prior_kl: self.prior.kl(),
             movement_max: self.movement.0,
             movement_mean: self.movement.1,
-            tau_pred: 1.0,
+            tau_pred: self.sharpness.tau,
             tau_cal: self.tau_cal(),
             evidence_weight: if self.image.scale > 0.0 { self.image.trust() } else { 0.0 },
             restarts: self.restarts,
@@ -569,22 +628,22 @@ impl Adapter for UlTta {
                 + self.labelled.bytes()
                 + self.prior.bytes()
                 + self.scene.bytes()
+                + self.sharpness.bytes()
+                + self.kept.bytes()
+                + self.corrections.bytes()
                 + self.gate.bytes()
                 + self.evidence.as_ref().map_or(0, |e| e.bytes()),
         }
+    }
+
+    fn layer(&self, _head: &Head) -> Option<Layer> {
+        Some(self.linear_layer())
     }
 
     fn per_class(&self) -> Vec<ClassDrift> {
         let movements = self.movements();
         let evidence: Vec<f64> = self.evidence.iter().flat_map(|e| e.counts()).collect();
         let prior = self.prior.current(&self.work.prior);
-        let get = |v: &[f64], c: usize| v.get(c).copied().unwrap_or(0.0);
-        (0..self.head.n_classes())
-            .map(|c| ClassDrift {
-                movement: get(&movements, c),
-                prior: get(&prior, c),
-                evidence: get(&evidence, c),
-            })
-            .collect()
+        ClassDrift::of_classes(&movements, &prior, &evidence)
     }
 }

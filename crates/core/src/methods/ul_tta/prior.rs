@@ -12,16 +12,17 @@
 //! 1 is as good as π⁰. An expert's record is the decayed sum of log(foretold), and π is the mixture of the experts'
 //! priors with weights softmax(record); the expert at π⁰ has a head start.
 //!
-//! **Stay, move near, or jump.** Things come in runs. Three more experts do not count but filter: before each scene
-//! the class *stays* with probability s (0.5, 0.9 and 0.98); else it moves *near*, to a class with a similar
-//! prototype (`neighbours.rs`), or *jumps* anywhere, half of the time each:
+//! **Stay, move near, or jump.** Things come in runs. Four more experts do not count but filter: before each scene
+//! the class *stays* with probability s (0.5, 0.8, 0.95 and 0.99); else it moves *near*, to a class with a similar
+//! prototype (`neighbours.rs`), three times in ten, or *jumps* anywhere:
 //!
 //! ```text
-//! π_s = s · stay + (1 − s) · (near + π⁰) / 2      stay ∝ posterior of the last scene · lift^ν      near = K stay
+//! π_s = s · stay + (1 − s) · (0.3 near + 0.7 π⁰)      stay ∝ posterior of the last scene · lift^ν      near = K stay
 //! ```
 //!
 //! with the adapted posterior, K the neighbours' weights, and the lift of the background (below) to a power ν: a run of
-//! a class that the head hardly knows must not turn into a run of the class that the head favours. All three use the same two vectors, so that more of them cost nothing per class.
+//! a class that the head hardly knows must not turn into a run of the class that the head favours. All use the
+//! same two vectors, stay and near: a further one would cost nothing per class.
 //!
 //! **Background.** A class that the head favours wins often, like a class that occurs often. The two differ in what
 //! comes *second*: a favoured class also comes second often, on samples of other classes; a frequent class does not.
@@ -39,6 +40,7 @@
 //! All priors are kept as ratios to π⁰.
 
 use super::config::DefaultConfig;
+use super::corrections::IN_PRIOR;
 use super::experts::{Expert, Shares};
 use super::neighbours::Neighbours;
 use crate::kernels::{Ratios, blend, exp, fold_lanes, ln, multiply, vectorised};
@@ -54,7 +56,11 @@ pub(super) const MAX_STAYS: usize = 8;
 const MAX_ALL: usize = 1 + MAX_EXPERTS + MAX_STAYS;
 
 /// Share of the moves that go near; the others go anywhere.
-const NEAR: f64 = 0.5;
+const NEAR: f64 = 0.3;
+
+/// The background forgets this much more slowly than the evidence: a head's bias is its own, the stream's classes are
+/// not.
+const BACKGROUND_SLOWER: f64 = 4.0;
 
 /// Smaller shares of the last scene's posterior are not carried to the neighbours one by one.
 const LEAST_STAY: f32 = 1e-3;
@@ -128,7 +134,7 @@ pub(super) struct PriorWork {
 }
 
 impl Prior {
-    /// `half_life` is that of the evidence; the background forgets as fast.
+    /// `half_life` is that of the evidence.
     pub(super) fn new(config: &DefaultConfig, classes: usize, half_life: f64) -> Self {
         let a = &config.advanced;
         let even = vec![1.0 / classes as f64; classes];
@@ -149,7 +155,7 @@ impl Prior {
             start,
             even,
             experts: half_lives.iter().map(|&h| expert(h)).collect(),
-            background: [half_life; 2].map(expert),
+            background: [BACKGROUND_SLOWER * half_life; 2].map(expert),
             lift: vec![1.0; classes],
             stays: stays.to_vec(),
             stay: vec![1.0; classes],
@@ -355,6 +361,17 @@ impl Prior {
                     self.near[near as usize] += ratio(share * weight, near as usize);
                 }
             }
+        }
+    }
+
+    /// Withdraws the shares of a sample that was counted `age` samples ago, and counts a label in its place; with `sign`
+    /// −1 the other way round.
+    pub(super) fn recount(&mut self, shares: &[(u32, f32)], label: usize, age: u64, sign: f64) {
+        for expert in &mut self.experts {
+            for &(class, share) in shares.iter().filter(|share| share.1 > 0.0) {
+                expert.recount(class as usize, -sign * share as f64, age, &self.start);
+            }
+            expert.recount(label, sign * IN_PRIOR, age, &self.start);
         }
     }
 

@@ -29,6 +29,9 @@ impl UlTta {
         self.labelled.save(&mut state);
         self.scene.save(&mut state);
         self.watch.save(&mut state);
+        self.sharpness.save(&mut state);
+        self.kept.save(&mut state);
+        self.corrections.save(&mut state);
         let ImageBranch { scale, grown, judged, records } = self.image;
         state.put("local.image", &[scale, grown]);
         state.put("local.image.records", records.as_flattened());
@@ -44,6 +47,7 @@ impl UlTta {
     pub(super) fn loaded(&self, state: &State) -> Result<Self> {
         let mut fresh = Self::new(&self.config, &self.head);
         if !state.any_under("evidence.") {
+            fresh.keep_labels(self);
             return Ok(fresh);
         }
         [fresh.seen, fresh.admitted] = state.counts("evidence.seen")?;
@@ -54,6 +58,8 @@ impl UlTta {
         if state.any_under("local.") || state.any_under("gate.") {
             fresh.load_local(state)?;
         } else {
+            // A label that somebody gave outlives a return to a healthy state.
+            fresh.keep_labels(self);
             fresh.prior.update(&PriorWork::default());
             if let Some(evidence) = &mut fresh.evidence {
                 evidence.recompute();
@@ -74,6 +80,12 @@ impl UlTta {
         self.labelled.load(state, classes)?;
         self.scene.load(state)?;
         self.watch.load(state)?;
+        self.sharpness.load(state)?;
+        // States of earlier builds have none.
+        if state.any_under("local.kept.") {
+            self.kept.load(state, classes)?;
+        }
+        self.corrections.load(state, classes, self.head.dim())?;
         let &[scale, grown] = state.get::<f64>("local.image")? else {
             return Err(Error::state("local.image: expected 2 values"));
         };

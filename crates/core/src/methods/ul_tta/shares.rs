@@ -4,22 +4,29 @@ use super::{Answered, Incoming, Responsibilities, UlTta, Work};
 use crate::adapter::Batch;
 use crate::kernels::{exp, indices_above};
 use crate::methods::recent::Lump;
+use crate::methods::views::mean_posterior;
 use crate::scores::{softmax, weigh};
 
 impl UlTta {
     /// Shares an admitted sample among the classes it belongs to, and lets it teach them.
-    pub(super) fn accumulate(&mut self, batch: &Batch<'_>, row: usize, answered: &Answered, work: &mut Work) {
+    pub(super) fn accumulate(
+        &mut self,
+        batch: &Batch<'_>,
+        row: usize,
+        incoming: Incoming<'_>,
+        answered: &Answered,
+        work: &mut Work,
+    ) {
         if self.evidence.is_none() {
             return;
         }
         let least = self.config.advanced.min_responsibility as f32;
-        work.shares.clear();
         if let Some(mean) = self.view_responsibilities(batch, row) {
             let shares = mean.iter().enumerate().map(|(c, &r)| (c as u32, r));
             work.shares.extend(shares.filter(|s| s.1 > least));
         } else {
             match self.config.advanced.responsibilities {
-                Responsibilities::Text => text_shares(Incoming::of(batch, row), least, &mut work.shares),
+                Responsibilities::Text => text_shares(incoming, least, &mut work.shares),
                 Responsibilities::Fused => fused_shares(answered.image_weight, &answered.lump, least, work),
             }
         }
@@ -32,32 +39,19 @@ impl UlTta {
 
     /// With extra views of a sample, its responsibilities are the mean of the views' own.
     fn view_responsibilities(&self, batch: &Batch<'_>, row: usize) -> Option<Vec<f32>> {
-        let views = batch.views?;
-        let rows = views.of(row);
-        if rows.is_empty() {
-            return None;
-        }
         let classes = self.head.n_classes();
-        let (mut mean, mut probs) = (vec![0.0f32; classes], vec![0.0f32; classes]);
         let mut work = Work::default();
-        let share = 1.0 / rows.len() as f32;
-        for view in rows {
-            let text = views.zero_shot.row(view);
+        mean_posterior(batch, row, |z, text, probs| {
             if self.config.advanced.responsibilities == Responsibilities::Text {
-                softmax(text, 1.0, &mut probs);
-            } else {
-                let (mut scores, mut weights) = (vec![0.0; classes], vec![0.0; classes]);
-                let frozen = weigh(text, &mut weights);
-                let z = views.features.row(view);
-                self.answer(Incoming { z, text, frozen: &frozen, weights: &weights }, &mut work, &mut scores);
-                scores.iter_mut().zip(&work.log_prior).for_each(|(s, p)| *s -= p);
-                softmax(&scores, 1.0, &mut probs);
+                softmax(text, 1.0, probs);
+                return;
             }
-            for (m, &p) in mean.iter_mut().zip(&probs) {
-                *m += share * p;
-            }
-        }
-        Some(mean)
+            let (mut scores, mut weights) = (vec![0.0; classes], vec![0.0; classes]);
+            let frozen = weigh(text, &mut weights);
+            self.answer(Incoming { z, text, frozen: &frozen, weights: &weights }, &mut work, &mut scores);
+            scores.iter_mut().zip(&work.log_prior).for_each(|(s, p)| *s -= p);
+            softmax(&scores, 1.0, probs);
+        })
     }
 }
 

@@ -26,6 +26,7 @@ use crate::gate::Gate;
 use crate::kernels::{exp, indices_above};
 use crate::methods::presets::PAPER_CARD;
 use crate::methods::recent::{Flags, Labelled, Lump, Recent, Sample, TEACHABLE, choose_candidates};
+use crate::methods::views::mean_posterior;
 use crate::scores::{Summary, softmax, summary};
 use crate::{Head, Result, Scores, State};
 
@@ -365,33 +366,20 @@ impl Paper {
 
     /// With K extra views of a sample, its responsibilities are the mean of the views' posteriors.
     fn view_responsibilities(&self, batch: &Batch<'_>, row: usize) -> Option<Vec<f32>> {
-        let views = batch.views?;
-        let rows = views.of(row);
-        if rows.is_empty() {
-            return None;
-        }
-        let classes = self.head.n_classes();
-        let (mut mean, mut probs, mut scores) =
-            (vec![0.0f32; classes], vec![0.0; classes], vec![0.0; classes]);
+        let mut scores = vec![0.0; self.head.n_classes()];
         let tau_pred = self.temperatures.pred as f32;
-        let share = 1.0 / rows.len() as f32;
-        for view in rows {
-            let text = views.zero_shot.row(view);
+        mean_posterior(batch, row, |z, text, probs| {
             if self.config.responsibilities == Responsibilities::Text {
-                softmax(text, 1.0, &mut probs);
-            } else {
-                let moved = self.moved(views.features.row(view));
-                let base = moved.as_deref().unwrap_or(text);
-                for ((s, &b), &p) in scores.iter_mut().zip(base).zip(self.prior.log_ratio()) {
-                    *s = tau_pred * b + p;
-                }
-                softmax(&scores, 1.0, &mut probs);
+                softmax(text, 1.0, probs);
+                return;
             }
-            for (m, &p) in mean.iter_mut().zip(&probs) {
-                *m += share * p;
+            let moved = self.moved(z);
+            let base = moved.as_deref().unwrap_or(text);
+            for ((s, &b), &p) in scores.iter_mut().zip(base).zip(self.prior.log_ratio()) {
+                *s = tau_pred * b + p;
             }
-        }
-        Some(mean)
+            softmax(&scores, 1.0, probs);
+        })
     }
 
     /// s⟨z, t_c⟩ of some rows, where prototypes move.
@@ -549,9 +537,6 @@ impl Adapter for Paper {
         let movements = self.prototypes.as_ref().map_or_else(Vec::new, |p| p.movements());
         let evidence: &[f64] = self.prototypes.as_ref().map_or(&[], |p| p.counts());
         let prior = self.prior.current();
-        let get = |v: &[f64], c: usize| v.get(c).copied().unwrap_or(0.0);
-        (0..self.head.n_classes())
-            .map(|c| ClassDrift { movement: get(&movements, c), prior: prior[c], evidence: get(evidence, c) })
-            .collect()
+        ClassDrift::of_classes(&movements, &prior, evidence)
     }
 }

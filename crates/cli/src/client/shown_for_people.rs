@@ -1,0 +1,101 @@
+//! What the service says of its streams, for people.
+
+use std::io::Write;
+
+use serde_json::Value;
+use ultta_formats::shown;
+
+/// A line per stream.
+pub fn list(list: &Value, out: &mut impl Write) -> std::io::Result<()> {
+    writeln!(out, "{:<24}{:<18}{:>8}{:>6}{:>12}  learning", "stream", "method", "classes", "dim", "rows")?;
+    for stream in list["streams"].as_array().into_iter().flatten() {
+        let status = &stream["status"];
+        let mut learning = learning(status);
+        if let Some(of) = stream["shadow_of"].as_str() {
+            learning += &format!(", shadow of {of}");
+        }
+        writeln!(
+            out,
+            "{:<24}{:<18}{:>8}{:>6}{:>12}  {}",
+            text(&stream["name"]),
+            text(&stream["method"]),
+            stream["classes"],
+            stream["dim"],
+            status["health"]["seen"],
+            shown(&learning)
+        )?;
+    }
+    for (name, reason) in list["damaged"].as_object().into_iter().flatten() {
+        writeln!(out, "{:<24}could not be opened: {}", shown(name), text(reason))?;
+    }
+    Ok(())
+}
+
+/// A stream, in a dozen lines.
+pub fn status(stream: &Value, out: &mut impl Write) -> std::io::Result<()> {
+    let (status, health) = (&stream["status"], &stream["status"]["health"]);
+    let number = |value: &Value, digits: usize| format!("{:.digits$}", value.as_f64().unwrap_or(0.0));
+    let percent = |value: &Value| format!("{:.1} %", 100.0 * value.as_f64().unwrap_or(0.0));
+    let mut line = |what: &str, value: String| writeln!(out, "{what:<16}{}", shown(&value));
+    line("stream", text(&stream["name"]))?;
+    let (classes, dim) = (&stream["classes"], &stream["dim"]);
+    line("method", format!("{}, {classes} classes, rows of {dim} numbers", text(&stream["method"])))?;
+    line("learning", learning(status))?;
+    line(
+        "answered",
+        format!("{} rows, {} scenes, generation {}", health["seen"], health["scenes"], status["generation"]),
+    )?;
+    let standing = text(&health["standing"]).replace('_', " ");
+    line("standing", format!("{standing}; the guard fired {} times", health["guard_fired"]))?;
+    line(
+        "recent rows",
+        format!(
+            "{} teach, {} answered differently from zero-shot, {} unknown",
+            percent(&health["admitted_share"]),
+            percent(&health["flip_share"]),
+            percent(&health["unknown_share"])
+        ),
+    )?;
+    line(
+        "moved",
+        format!(
+            "prior KL {}, prototypes {} at most, evidence weight {}",
+            number(&health["prior_kl"], 3),
+            number(&health["movement_max"], 3),
+            number(&health["evidence_weight"], 2)
+        ),
+    )?;
+    let labels = &stream["reliability"]["labels"];
+    if labels.as_u64().is_some_and(|n| n > 0) {
+        let of = |which: &str| percent(&stream[which]["top1"]);
+        let (adapted, frozen) = (of("reliability"), of("reliability_zero_shot"));
+        line("by labels", format!("{adapted} right, zero-shot {frozen}, of {labels} labelled rows"))?;
+    }
+    line(
+        "log",
+        format!(
+            "{} bytes since the last base state, durability {}",
+            status["log_bytes"],
+            text(&stream["durability"])
+        ),
+    )?;
+    for (what, value) in [("DEGRADED", &status["degraded"]), ("DAMAGE", &status["damage"])] {
+        if let Some(reason) = value.as_str() {
+            line(what, reason.to_string())?;
+        }
+    }
+    Ok(())
+}
+
+fn learning(status: &Value) -> String {
+    match (status["learning"].as_bool(), status["degraded"].as_str()) {
+        (_, Some(_)) => "no: degraded".into(),
+        (Some(false), _) => "no: frozen".into(),
+        _ => "yes".into(),
+    }
+}
+
+/// A text without its quotes, safe for a terminal.
+fn text(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), |text| shown(&text))
+}

@@ -1,0 +1,208 @@
+//! What someone meets in the first minutes: the documented commands, and what is said when they go wrong.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Stdio};
+
+use serde_json::Value;
+
+use crate::support::{Folder, Outcome, command, outcome, root, ultta, unit_rows};
+
+/// A server that is ended with the test.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts it; its two lines.
+fn serve(place: &Path, arguments: &[&str]) -> (Server, String, String) {
+    let mut command = command(arguments);
+    let mut child = command
+        .args(["--port", "0"])
+        .current_dir(place)
+        .env("ULTTA_LOG", "off")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let (first, second) = (lines.next().unwrap(), lines.next().unwrap());
+    (Server(child), first, second)
+}
+
+/// `docs/service.md` begins with commands that work one after another, without a download.
+#[test]
+fn the_first_commands_of_the_service_work_as_they_are_written() {
+    let docs = std::fs::read_to_string(root().join("docs/service.md")).unwrap();
+    let line = |start: &str| {
+        let line =
+            docs.lines().find(|line| line.starts_with(start)).unwrap_or_else(|| panic!("{start} is missing"));
+        line.split(" #").next().unwrap().to_string()
+    };
+    let place = tempfile::tempdir().unwrap();
+    for start in ["ultta demo --pictures", "ultta head"] {
+        let line = line(start);
+        let words: Vec<&str> = line.split_whitespace().skip(1).collect();
+        outcome(command(&words).current_dir(&place).env("XDG_CACHE_HOME", place.path().join("cache")))
+            .success();
+    }
+    let start = line("ultta serve");
+    let words: Vec<&str> = start.split_whitespace().skip(1).collect();
+    let (_server, listening, page) = serve(place.path(), &words);
+    let address = listening.strip_prefix("listening on ").unwrap();
+    assert_eq!(page, format!("page: http://{address}/  API: http://{address}/docs"));
+    let curl = line("curl -s localhost:8080");
+    let path = curl.split_whitespace().nth(2).unwrap().strip_prefix("localhost:8080").unwrap().to_string();
+    let file = curl.split('@').nth(1).unwrap().trim();
+    let agent = ureq::Agent::new_with_defaults();
+    let request = agent.post(format!("http://{address}{path}")).header("content-type", "image/png");
+    let mut response = request.send(&std::fs::read(place.path().join(file)).unwrap()[..]).unwrap();
+    let answer: Value = response.body_mut().read_json().unwrap();
+    assert!(answer["rows"][0]["class"].is_string() && answer["learnt"] == false, "{answer}");
+}
+
+#[test]
+fn a_row_of_the_wrong_length_is_told_so_before_its_norm() {
+    let folder = Folder::new();
+    let mut child = folder
+        .run_command("-", &[])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(b"[1, 2, 3]\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(2), "{text}");
+    assert!(text.contains("feature dimension: expected 8, got 3") && !text.contains("norm"), "{text}");
+}
+
+/// `ultta classify` with an environment that leads to the hub in its own way.
+fn classify(place: &Path, model: &str, environment: &[(&str, &str)]) -> Outcome {
+    std::fs::write(place.join("a.png"), "").unwrap();
+    let mut command = command(&["classify", "a.png", "--labels", "a,b", "--model", model]);
+    command.current_dir(place).env("HF_HOME", place.join("hf")).env("XDG_CACHE_HOME", place.join("cache"));
+    for name in [
+        "HTTP_PROXY",
+        "http_proxy",
+        "HTTPS_PROXY",
+        "https_proxy",
+        "ALL_PROXY",
+        "all_proxy",
+        "NO_PROXY",
+        "no_proxy",
+    ] {
+        command.env_remove(name);
+    }
+    command.env_remove("HF_HUB_OFFLINE").envs(environment.iter().copied());
+    outcome(&mut command)
+}
+
+/// Takes one connection, and answers it; the first line of what came.
+fn one_request(answer: &'static str) -> (String, std::thread::JoinHandle<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let taken = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut first = String::new();
+        BufReader::new(stream.try_clone().unwrap()).read_line(&mut first).unwrap();
+        stream.write_all(answer.as_bytes()).unwrap();
+        first.trim_end().to_string()
+    });
+    (address, taken)
+}
+
+#[test]
+fn the_hub_is_asked_where_the_environment_says_and_failures_say_what_to_do() {
+    let place = tempfile::tempdir().unwrap();
+    let words = [
+        "config.json",
+        "model.safetensors",
+        "--model",
+        "models--openai--clip-vit-base-patch16",
+        "HF_ENDPOINT",
+    ];
+    // Nobody answers.
+    let closed = [("HF_ENDPOINT", "http://127.0.0.1:1")];
+    classify(place.path(), "ViT-B-16", &closed).failure(1, &words);
+    // A mirror.
+    let (mirror, asked) =
+        one_request("HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+    classify(place.path(), "ViT-B-16", &[("HF_ENDPOINT", &mirror)]).failure(1, &["503"]).failure(1, &words);
+    assert_eq!(asked.join().unwrap(), "HEAD /openai/clip-vit-base-patch16/resolve/main/config.json HTTP/1.1");
+    // A proxy.
+    let (proxy, asked) =
+        one_request("HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+    let behind = [("HF_ENDPOINT", "http://hub.invalid"), ("HTTPS_PROXY", &proxy)];
+    classify(place.path(), "ViT-B-16", &behind).failure(1, &words);
+    assert_eq!(asked.join().unwrap(), "CONNECT hub.invalid:80 HTTP/1.1");
+    // A name that is none.
+    classify(place.path(), "ViT-B/61/x", &closed).failure(2, &["`ultta models`", "owner/name"]);
+    classify(place.path(), "ViT-B-61", &closed).failure(2, &["did you mean ViT-B-16?"]);
+}
+
+#[test]
+fn the_tiny_model_says_what_it_knows() {
+    let place = tempfile::tempdir().unwrap();
+    outcome(command(&["demo", "--html", "d.html", "--pictures", "shapes"]).current_dir(&place)).success();
+    let classify = |labels: &str| {
+        let arguments = ["classify", "shapes", "--model", "tiny", "--labels", labels, "--csv"];
+        outcome(command(&arguments).current_dir(&place).env("XDG_CACHE_HOME", place.path().join("cache")))
+            .success()
+    };
+    // A folder per class: accuracy beside zero-shot's, for the pictures whose folder is a class.
+    let told = classify("circle,square,triangle,cross,ring,diamond,star,crescent,hexagon,bar").stderr;
+    assert!(told.contains("top-1 %") && !told.contains("top-1 and ECE are those of"), "{told}");
+    let told = classify("circle,star").stderr;
+    assert!(
+        told.contains("top-1 and ECE are those of the 40 pictures whose folder or table names a class"),
+        "{told}"
+    );
+    assert!(!told.contains("warning"), "{told}");
+    let told = classify("cat,circle").stderr;
+    assert!(
+        told.contains("the tiny model knows ten shapes (circle, square") && told.contains("not cat"),
+        "{told}"
+    );
+    let models = ultta(&["models"]).success().stdout;
+    assert!(models.contains("tiny") && models.contains("in the program"), "{models}");
+    let listed: Value = ultta(&["models", "--json"]).success().json();
+    assert!(listed.as_array().unwrap().iter().any(|m| m["name"] == "tiny" && m["built_in"] == true));
+}
+
+#[test]
+fn features_of_another_encoder_are_told() {
+    let folder = Folder::new();
+    let head = ultta::Head::load(folder.path("head.safetensors")).unwrap();
+    head.with_metadata("encoder", "openai/clip-vit-base-patch32")
+        .save(folder.path("head.safetensors"))
+        .unwrap();
+    let data: Vec<u8> = unit_rows(20, 5).iter().flat_map(|v| v.to_le_bytes()).collect();
+    for (encoder, told) in
+        [("ViT-L-14", true), ("ViT-B-32", false), ("openai/clip-vit-base-patch32 image", false)]
+    {
+        let view = safetensors::tensor::TensorView::new(safetensors::Dtype::F32, vec![20, 8], &data).unwrap();
+        let strings = [("encoder".to_string(), encoder.to_string())].into();
+        folder.write("f.safetensors", safetensors::serialize([("features", view)], Some(strings)).unwrap());
+        let run = folder.run_on("f.safetensors", &[]).success();
+        assert_eq!(run.stderr.contains("of another encoder (ViT-L-14)"), told, "{}", run.stderr);
+        let doctor = ultta(&[
+            "doctor",
+            "--features",
+            &folder.arg("f.safetensors"),
+            "--head",
+            &folder.arg("head.safetensors"),
+        ]);
+        assert_eq!(
+            doctor.stdout.contains("features are of ViT-L-14, the head of openai/clip"),
+            told,
+            "{}",
+            doctor.stdout
+        );
+    }
+}

@@ -1,0 +1,51 @@
+//! `ultta explain` and `ultta suggest`.
+
+use serde_json::Value;
+
+use crate::support::{Folder, ultta};
+
+#[test]
+fn an_explanation_adds_up_in_json_and_reads_as_a_table() {
+    let folder = Folder::new();
+    folder.run(&["--save-state", "%/state.safetensors"]).success();
+    let (head, state) = (folder.arg("head.safetensors"), folder.arg("state.safetensors"));
+    let features = folder.arg("features.safetensors");
+    let explain = |more: &[&str]| ultta(&[&["explain", "--head", &head, "--state", &state], more].concat());
+    let row = ["--features", &features, "--row", "7"];
+    let told = explain(&[&row[..], &["--json"]].concat()).success().json();
+    assert_eq!(told["levers"][0], "text");
+    for class in told["classes"].as_array().unwrap() {
+        let sum: f64 = class["nats"].as_array().unwrap().iter().map(|n| n.as_f64().unwrap()).sum();
+        assert!((sum - class["logit"].as_f64().unwrap()).abs() < 1e-4, "{class}");
+    }
+    assert_eq!(told["similar"].as_array().unwrap().len(), 5);
+    let text = explain(&row).success().stdout;
+    assert!(text.contains("zero-shot says") && text.contains("= logit"), "{text}");
+    assert!(text.contains("most similar earlier scenes"), "{text}");
+    explain(&["--id", "299"]).success();
+    explain(&["--id", "100000"]).failure(2, &["100000"]);
+    explain(&["--features", &features, "--row", "300"]).failure(2, &["300 rows"]);
+    explain(&[]).failure(2, &["--row"]);
+}
+
+#[test]
+fn suggestions_come_from_a_run_and_from_a_state() {
+    let folder = Folder::new();
+    folder.run(&["--out", "%/a.jsonl", "--save-state", "%/state.safetensors", "--shuffle", "1"]).success();
+    let (head, state) = (folder.arg("head.safetensors"), folder.arg("state.safetensors"));
+    let (answers, features) = (folder.arg("a.jsonl"), folder.arg("features.safetensors"));
+    let of_run = ["suggest", "--answers", &answers, "--features", &features, "--k", "5"];
+    let of_state = ["suggest", "--state", &state, "--head", &head, "--k", "5"];
+    for arguments in [of_run, of_state] {
+        let told = ultta(&[&arguments[..], &["--json"]].concat()).success().stdout;
+        let lines: Vec<Value> = told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(lines.len(), 5);
+        let uses: Vec<f64> = lines.iter().map(|line| line["expected_use"].as_f64().unwrap()).collect();
+        assert!(uses.is_sorted_by(|a, b| a >= b) && uses[0] > 0.0, "{uses:?}");
+        assert_eq!(ultta(&arguments).success().stdout.lines().count(), 6);
+    }
+    folder.write("bad.jsonl", "{\"id\": 1}\n");
+    ultta(&["suggest", "--answers", &folder.arg("bad.jsonl"), "--features", &features])
+        .failure(2, &["line 1", "--out"]);
+    ultta(&["suggest"]).failure(2, &["--answers"]);
+}

@@ -1,0 +1,183 @@
+"""Detection delay and false alarms beside river's and alibi-detect's detectors, on the same numbers.
+
+    pip install numpy safetensors river alibi-detect
+    python3 crates/core/benches/alarms.py --ultta target/release/ultta --packs ../shared/data ../shared/wide
+
+Every stream is a pack, shuffled; at scene 1,000 something changes. The alarms of `ultta run --json` are those of the program. The other
+detectors get the four numbers that the program watches (look, level, contrast, mix), computed here again, one detector each; the first
+that fires counts. A row of the table: median delay in scenes, share found within 2,000 scenes, and alarms before the change.
+Detectors that are not installed are left out, and the table says so.
+"""
+
+import argparse
+import json
+import subprocess
+import tempfile
+from collections import deque
+from pathlib import Path
+
+import numpy as np
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+CHANGE, LENGTH = 1000, 3000
+
+
+def load(folder):
+    with safe_open(folder / "features.safetensors", "np") as f:
+        z, y = f.get_tensor("features").astype(np.float32), f.get_tensor("labels")
+    with safe_open(folder / "head.safetensors", "np") as f:
+        prototypes, scale = f.get_tensor("prototypes").astype(np.float32), float(f.metadata()["logit_scale"])
+    return z / np.linalg.norm(z, axis=1, keepdims=True), y, prototypes, scale
+
+
+def stream(kind, z, y, other, rng):
+    """The rows of a stream that changes, or of one that does not (kind "none")."""
+    classes = np.unique(y)
+    first, later = np.arange(len(z)), np.arange(len(z))
+    if kind == "mix, a fifth of the classes":
+        later = np.flatnonzero(np.isin(y, classes[: max(2, len(classes) // 5)]))
+    if kind == "mix, the other half":
+        first, later = np.flatnonzero(y <= np.median(classes)), np.flatnonzero(y > np.median(classes))
+    before = z[rng.choice(first, CHANGE)]
+    after = z[rng.choice(later, LENGTH - CHANGE)].copy()
+    mean = z.mean(0)
+    direction = rng.normal(size=z.shape[1]).astype(np.float32)
+    direction /= np.linalg.norm(direction)
+    noise = rng.normal(size=after.shape).astype(np.float32) / z.shape[1] ** 0.5
+    if kind == "covered lens":
+        after = 0.3 * mean + 0.05 * after + 0.5 * direction + 0.02 * noise
+    if kind == "night":
+        after = mean + 0.6 * (after - mean) + 0.25 * direction
+    if kind == "blur":
+        after = mean + 0.7 * (after - mean)
+    if kind == "moved camera":
+        after = after + 0.2 * direction
+    if kind == "wrong preprocessing":
+        after = after + 0.35 * direction
+    if kind == "another domain":
+        after = other[rng.choice(len(other), LENGTH - CHANGE)].copy()
+    if kind == "frozen feed":
+        after = np.repeat(after[:1], LENGTH - CHANGE, 0)
+    rows = np.concatenate([before, after])
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def numbers(rows, prototypes, scale):
+    """Look, level, contrast and mix of every row."""
+    logits = scale * rows @ prototypes.T
+    labels = logits.argmax(1)
+    level = logits.mean(1)
+    contrast = 0.5 * np.log(((logits - level[:, None]) ** 2).mean(1) + 1e-9)
+    look, mix = np.zeros(len(rows)), np.zeros(len(rows))
+    total, recent, weight, fade = np.zeros(rows.shape[1]), np.zeros(rows.shape[1]), 0.0, 0.5 ** (1 / 16)
+    last, earlier, left, rng = deque(), [], 0, np.random.default_rng(0)
+    for i, z in enumerate(rows):
+        m, r = total / max(i, 1), recent / max(weight, 1.0)
+        look[i] = (z - m) @ (r - m)
+        total, recent, weight = total + z, recent * fade + z, weight * fade + 1
+        mix[i] = last.count(labels[i]) - earlier.count(labels[i])
+        if len(last) == 64:
+            oldest, left = last.popleft(), left + 1
+            if len(earlier) < 64:
+                earlier.append(oldest)
+            elif (place := rng.integers(left)) < 64:
+                earlier[place] = oldest
+        last.append(labels[i])
+    return np.stack([look, level, contrast, mix], 1)
+
+
+def program(ultta, rows, folder, pack):
+    path = Path(folder) / "stream.safetensors"
+    save_file({"features": np.ascontiguousarray(rows, dtype=np.float32)}, path)
+    command = [ultta, "run", "--features", path, "--head", pack / "head.safetensors", "--normalize", "--json", "--quiet", "--set", "scenes=false"]
+    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return [alarm["id"] for alarm in json.loads(out)["alarms"]]
+
+
+def river_detectors():
+    try:
+        from river import drift
+    except ImportError:
+        return {}
+    return {"river ADWIN": lambda: drift.ADWIN(), "river Page-Hinkley": lambda: drift.PageHinkley(), "river KSWIN": lambda: drift.KSWIN(seed=0)}
+
+
+def run_river(make, values):
+    """Rows at which any of the four detectors fires; each starts anew after it fired."""
+    fired = []
+    detectors = [make() for _ in range(4)]
+    for i, row in enumerate(values[128:], start=128):
+        for detector, value in zip(detectors, row):
+            detector.update(float(value))
+            if detector.drift_detected:
+                fired.append(i)
+    return sorted(set(fired))
+
+
+def alibi():
+    try:
+        from alibi_detect.cd import CVMDriftOnline
+    except ImportError:
+        return None
+
+    def run(values):
+        # The first 500 scenes are its reference; the promise is one alarm in 100,000.
+        reference = values[128:628].astype(np.float32)
+        detector = CVMDriftOnline(reference, ert=100_000, window_sizes=[20, 40], n_bootstraps=1000, verbose=False)
+        for i, row in enumerate(values[628:], start=628):
+            if detector.predict(row.astype(np.float32))["data"]["is_drift"]:
+                return [i]
+        return []
+
+    return run
+
+
+def main():
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--ultta", required=True)
+    arguments.add_argument("--packs", nargs="+", type=Path, required=True)
+    arguments.add_argument("--seeds", type=int, default=3)
+    options = arguments.parse_args()
+    folders = sorted({p.parent for root in options.packs for p in root.rglob("features.safetensors")})
+    detectors = {name: (lambda values, make=make: run_river(make, values)) for name, make in river_detectors().items()}
+    if run := alibi():
+        detectors["alibi-detect CVM"] = run
+    print("detectors beside ours:", ", ".join(detectors) or "none are installed")
+    kinds = ["none", "covered lens", "night", "blur", "moved camera", "wrong preprocessing", "another domain", "mix, a fifth of the classes", "mix, the other half", "frozen feed"]
+    with tempfile.TemporaryDirectory() as scratch:
+        for kind in kinds:
+            delays, early, runs = {}, {}, 0
+            for folder in folders:
+                z, y, prototypes, scale = load(folder)
+                other = None
+                if kind == "another domain":
+                    if "pacs" not in str(folder):
+                        continue
+                    twin = "pacs-cartoon" if "art" in str(folder) else "pacs-art_painting"
+                    other = load(folder.parent.parent / twin / folder.name)[0]
+                for seed in range(options.seeds):
+                    runs += 1
+                    rows = stream(kind, z, y, other, np.random.default_rng(seed))
+                    values = numbers(rows, prototypes, scale)
+                    fired = {"ultta": program(options.ultta, rows, scratch, folder)}
+                    fired.update({name: run(values) for name, run in detectors.items()})
+                    for name, at in fired.items():
+                        if kind == "none":
+                            early.setdefault(name, []).append(len(at))
+                            continue
+                        early.setdefault(name, []).append(sum(i < CHANGE for i in at))
+                        found = [i - CHANGE + 1 for i in at if i >= CHANGE]
+                        delays.setdefault(name, []).append(found[0] if found else np.inf)
+            for name in early:
+                false = f"{sum(early[name])} false in {runs * (LENGTH if kind == 'none' else CHANGE):,} scenes"
+                if kind == "none":
+                    print(f"{kind:30} {name:20} {false}", flush=True)
+                    continue
+                d = np.array(delays[name])
+                median = np.median(d)
+                print(f"{kind:30} {name:20} median {median:6.0f}, found {100 * np.isfinite(d).mean():3.0f} %, {false}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

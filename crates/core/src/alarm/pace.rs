@@ -1,0 +1,113 @@
+//! [`Pace`]: how many scenes are worth one independent scene. Scenes of a real stream resemble those just before, so the
+//! mean of n ranks scatters as if there were only n / τ of them. τ is measured from the ranks themselves:
+//!
+//! ```text
+//! τ = max over k of  Var(sum of 2ᵏ ranks) / (2ᵏ Var(rank))      Var(rank) = 1/3
+//! ```
+//!
+//! over all lengths of blocks of which there are enough. The largest of them counts, so chance makes τ too large
+//! rather than too small.
+
+use crate::{Error, Result, State};
+
+/// Lengths of blocks: 1, 2, 4, …, 4096 scenes.
+const LEVELS: usize = 13;
+
+/// Blocks of a length before it counts.
+const MIN_BLOCKS: u64 = 8;
+
+/// Sums of squares of blocks of ranks.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Pace {
+    levels: [Level; LEVELS],
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Level {
+    blocks: u64,
+    /// Σ of squared sums of whole blocks.
+    squares: f64,
+    /// A block that waits for its neighbour, to make one of twice the length.
+    waits: Option<f64>,
+    /// τ by this length.
+    pace: f64,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { levels: [Level::default(); LEVELS] }
+    }
+}
+
+impl Pace {
+    pub(super) fn push(&mut self, rank: f64) {
+        let mut sum = rank;
+        for (k, level) in self.levels.iter_mut().enumerate() {
+            level.blocks += 1;
+            level.squares += sum * sum;
+            level.measure(k);
+            match level.waits.take() {
+                Some(other) => sum += other,
+                None => {
+                    level.waits = Some(sum);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// τ, at least 1.
+    pub(super) fn tau(&self) -> f64 {
+        self.levels.iter().map(|level| level.pace).fold(1.0, f64::max)
+    }
+
+    pub(super) fn save(&self, name: &str, state: &mut State) {
+        let blocks: Vec<u64> =
+            self.levels.iter().flat_map(|l| [l.blocks, u64::from(l.waits.is_some())]).collect();
+        let sums: Vec<f64> = self.levels.iter().flat_map(|l| [l.squares, l.waits.unwrap_or(0.0)]).collect();
+        state.put(format!("{name}.blocks"), &blocks);
+        state.put(format!("{name}.block_sums"), &sums);
+    }
+
+    pub(super) fn load(name: &str, state: &State) -> Result<Self> {
+        let counts: [u64; 2 * LEVELS] = state.counts(&format!("{name}.blocks"))?;
+        let key = format!("{name}.block_sums");
+        let sums = state.within::<f64>(&key, 2 * LEVELS, -1e18..=1e18)?;
+        let mut pace = Self::default();
+        for (k, level) in pace.levels.iter_mut().enumerate() {
+            let (blocks, waits) = (counts[2 * k], counts[2 * k + 1] != 0);
+            let (squares, sum, length) = (sums[2 * k], sums[2 * k + 1], (1u64 << k) as f64);
+            if !(0.0..=1.001 * blocks as f64 * length * length + 1e-9).contains(&squares)
+                || sum.abs() > 1.001 * length
+            {
+                return Err(Error::state(format!("{key} holds sums that {blocks} blocks cannot have")));
+            }
+            *level = Level { blocks, squares, waits: waits.then_some(sum), pace: 0.0 };
+            level.measure(k);
+        }
+        Ok(pace)
+    }
+}
+
+impl Level {
+    fn measure(&mut self, k: usize) {
+        if self.blocks >= MIN_BLOCKS {
+            self.pace = 3.0 * self.squares / (self.blocks as f64 * (1u64 << k) as f64);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::alarm::chance;
+
+    #[test]
+    fn independent_ranks_have_a_pace_near_one_and_held_ones_that_of_their_runs() {
+        for (run, low, high) in [(1, 1.0, 1.6), (8, 7.0, 13.0), (64, 55.0, 110.0)] {
+            let mut pace = Pace::default();
+            (0..40_000u64).for_each(|i| pace.push(2.0 * chance(i / run, 5) - 1.0));
+            assert!((low..high).contains(&pace.tau()), "runs of {run}: {}", pace.tau());
+        }
+    }
+}

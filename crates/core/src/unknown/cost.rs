@@ -1,0 +1,207 @@
+//! The threshold that rejects a share of the *known* images, on a stream that may hold strangers: no labels tell which are
+//! which.
+//!
+//! A mixture of two normal distributions is fitted to a signal in which strangers lie apart. Where the lower part is well
+//! apart, an image counts as known as far as it does not belong to that part, and the threshold is a quantile of the
+//! scores so weighted. Where the parts are not apart, nothing speaks for strangers, and every image counts.
+
+use std::collections::VecDeque;
+
+use crate::{Error, Result, State};
+
+/// Recent images that the threshold is taken over.
+const WINDOW: usize = 2048;
+
+/// Nothing is unknown before this many images.
+const FIRST: usize = 32;
+
+/// The threshold is set anew after this many images; while the window holds fewer, after every 32nd. Fewer images do not
+/// tell strangers apart.
+const EVERY: usize = 128;
+
+/// Images that a fit looks at, at most, and its rounds.
+const FIT: usize = 512;
+const ROUNDS: usize = 24;
+
+/// How far apart, in pooled standard deviations, the parts of the mixture must be to speak for strangers: at all, and
+/// fully.
+const APART: (f64, f64) = (2.0, 3.0);
+
+/// A lower part with a larger share than this is no group of strangers.
+const MOST_STRANGERS: f64 = 0.5;
+
+/// Some strangers stay among the known, and hold the quantile down: the share asked for is raised by this factor.
+const RAISED: f64 = 1.1;
+
+/// Scores with their signals, and the threshold they give.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Cost {
+    /// Newest last: score and signal.
+    window: VecDeque<[f32; 2]>,
+    since: usize,
+    threshold: Option<f64>,
+}
+
+impl Cost {
+    pub(super) fn threshold(&self) -> Option<f64> {
+        self.threshold
+    }
+
+    pub(super) fn push(&mut self, score: f64, signal: f64, share: f64) {
+        if self.window.len() == WINDOW {
+            self.window.pop_front();
+        }
+        self.window.push_back([score as f32, signal as f32]);
+        self.since += 1;
+        if self.since >= if self.window.len() <= EVERY { FIRST } else { EVERY } {
+            self.since = 0;
+            self.threshold = Some(threshold(&self.window, share));
+        }
+    }
+
+    pub(super) fn save(&self, state: &mut State) {
+        let rows: Vec<[f32; 2]> = self.window.iter().copied().collect();
+        state.put("unknown.cost.window", rows.as_flattened());
+        state.put("unknown.cost.since", &[self.since as u64]);
+        state.put("unknown.cost.threshold", &self.threshold.into_iter().collect::<Vec<f64>>());
+    }
+
+    pub(super) fn load(&mut self, state: &State) -> Result<()> {
+        let rows = state.get::<f32>("unknown.cost.window")?;
+        if !rows.len().is_multiple_of(2) || rows.len() > 2 * WINDOW {
+            return Err(Error::state("unknown.cost.window: expected pairs, and no more than are kept"));
+        }
+        let [since] = state.counts("unknown.cost.since")?;
+        if since >= EVERY as u64 {
+            return Err(Error::state("unknown.cost.since out of range"));
+        }
+        let threshold = state.get::<f64>("unknown.cost.threshold")?;
+        self.window = rows.as_chunks::<2>().0.iter().copied().collect();
+        (self.since, self.threshold) = (since as usize, threshold.first().copied());
+        Ok(())
+    }
+}
+
+/// The score below which about `share` of the known images lie.
+fn threshold(window: &VecDeque<[f32; 2]>, share: f64) -> f64 {
+    let step = window.len().div_ceil(FIT).max(1);
+    let signals: Vec<f64> = window.iter().step_by(step).map(|row| f64::from(row[1])).collect();
+    let mixture = Mixture::fit(&signals);
+    let mut weighted: Vec<(f32, f64)> =
+        window.iter().map(|row| (row[0], mixture.known(f64::from(row[1])))).collect();
+    weighted.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
+    let all: f64 = weighted.iter().map(|(_, weight)| weight).sum();
+    let mut below = 0.0;
+    let wanted = RAISED * share * all;
+    for (score, weight) in &weighted {
+        below += weight;
+        if below > wanted {
+            return f64::from(*score);
+        }
+    }
+    weighted.last().map_or(f64::NEG_INFINITY, |last| f64::from(last.0))
+}
+
+/// Two normal distributions, the lower one first.
+#[derive(Clone, Copy, Debug)]
+struct Mixture {
+    shares: [f64; 2],
+    means: [f64; 2],
+    deviations: [f64; 2],
+    /// How far the lower part speaks for strangers, in [0, 1].
+    strangers: f64,
+}
+
+impl Mixture {
+    fn fit(signals: &[f64]) -> Self {
+        let n = signals.len().max(1) as f64;
+        let mean = signals.iter().sum::<f64>() / n;
+        let variance = signals.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n;
+        // Parts do not shrink to single images.
+        let least = 0.01 * variance.max(1e-12);
+        let mut sorted = signals.to_vec();
+        sorted.sort_unstable_by(f64::total_cmp);
+        let quantile = |q: f64| sorted.get(((n - 1.0) * q) as usize).copied().unwrap_or(0.0);
+        let mut mixture = Self {
+            shares: [0.2, 0.8],
+            means: [quantile(0.1), quantile(0.6)],
+            deviations: [0.6 * (variance + least).sqrt(); 2],
+            strangers: 0.0,
+        };
+        for _ in 0..ROUNDS {
+            let mut sums = [[0.0f64; 3]; 2];
+            for &x in signals {
+                let low = mixture.low(x);
+                for (sums, weight) in sums.iter_mut().zip([low, 1.0 - low]) {
+                    *sums = [sums[0] + weight, sums[1] + weight * x, sums[2] + weight * x * x];
+                }
+            }
+            for (part, [weight, sum, squares]) in sums.into_iter().enumerate() {
+                let weight = weight.max(1e-9);
+                mixture.shares[part] = weight / n;
+                mixture.means[part] = sum / weight;
+                let spread = (squares / weight - (sum / weight).powi(2)).max(0.0);
+                mixture.deviations[part] = (spread + least).sqrt();
+            }
+        }
+        let pooled = (0.5 * mixture.deviations.iter().map(|d| d * d).sum::<f64>()).sqrt();
+        let apart = (mixture.means[1] - mixture.means[0]) / pooled;
+        if mixture.shares[0] < MOST_STRANGERS && signals.len() >= EVERY {
+            mixture.strangers = ((apart - APART.0) / (APART.1 - APART.0)).clamp(0.0, 1.0);
+        }
+        mixture
+    }
+
+    /// Probability of the lower part.
+    fn low(&self, x: f64) -> f64 {
+        let log = |part: usize| {
+            let off = (x - self.means[part]) / self.deviations[part];
+            self.shares[part].max(1e-12).ln() - self.deviations[part].ln() - 0.5 * off * off
+        };
+        1.0 / (1.0 + (log(1) - log(0)).exp())
+    }
+
+    /// How far an image counts as known.
+    fn known(&self, x: f64) -> f64 {
+        1.0 - self.strangers * self.low(x)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The signal of a known image and of a stranger, as from a normal distribution.
+    fn draw(i: usize, mean: f64) -> f64 {
+        let uniform =
+            |k: usize| ((i * 12 + k) as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) as f64 / u64::MAX as f64;
+        (0..12).map(uniform).sum::<f64>() - 6.0 + mean
+    }
+
+    #[test]
+    fn the_known_pay_what_was_asked_for_with_strangers_and_without() {
+        for strangers in [0.0, 0.1, 0.3] {
+            let is_stranger = |i: usize| (i as f64 * 0.618_034).fract() < strangers;
+            let mut cost = Cost::default();
+            let (mut known, mut rejected, mut found) = (0, 0, 0);
+            for i in 0..6000 {
+                let x = draw(i, if is_stranger(i) { -5.0 } else { 0.0 });
+                let unknown = cost.threshold().is_some_and(|t| x < t);
+                cost.push(x, x, 0.05);
+                if i < 2000 {
+                    continue;
+                }
+                if is_stranger(i) {
+                    found += usize::from(unknown);
+                } else {
+                    known += 1;
+                    rejected += usize::from(unknown);
+                }
+            }
+            let share = rejected as f64 / known as f64;
+            assert!((0.03..0.075).contains(&share), "{strangers}: {share}");
+            let all = 4000 - known;
+            assert!(all == 0 || found as f64 > 0.95 * all as f64, "{strangers}: {found} of {all}");
+        }
+    }
+}

@@ -1,0 +1,111 @@
+"""Blocks of the documents beside the Python guide: files that they write are read, lines that they show are taken,
+requests that they make are answered. (Shell commands are parsed by `crates/cli/src/documents.rs`.)"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ultta
+from conftest import unit
+
+DOCS = Path(__file__).parents[3] / "docs"
+ULTTA = [sys.executable, "-m", "ultta"]
+
+
+def blocks(page: str, language: str) -> list[str]:
+    found = re.findall(rf"^```{language}\n(.*?)^```", (DOCS / page).read_text(), flags=re.S | re.M)
+    assert found, f"{page} has no block of {language}"
+    return found
+
+
+@pytest.fixture
+def head(tmp_path: Path) -> Path:
+    """A head of two dimensions, as the examples of the documents have it."""
+    path = tmp_path / "pets.safetensors"
+    ultta.Head.from_text_features(np.eye(2), ["cat", "dog"], 20.0).save(path)
+    return path
+
+
+def test_files_as_the_page_on_formats_writes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("safetensors")
+    monkeypatch.chdir(tmp_path)
+    random = np.random.default_rng(0)
+    text = unit(random.normal(size=(5, 16)))
+    y = random.integers(5, size=200)
+    z = unit(text[y] + 0.1 * random.normal(size=(200, 16)))
+    names: dict[str, object] = {"z": z, "y": y, "text": text, "names": [f"class {i}" for i in range(5)]}
+    for block in blocks("formats.md", "python"):
+        exec(compile(block, "docs/formats.md", "exec"), names)
+    head = ultta.Head.load("head.safetensors")
+    assert head.logit_scale == 100 and head.classes == names["names"]
+    for features in ("features.npz", "features.safetensors"):
+        found = ultta.evaluate((features, "head.safetensors"), methods=["zero-shot"])
+        assert found["runs"][0]["top1"] > 0.9
+
+
+def test_lines_as_the_page_on_formats_shows_them(head: Path) -> None:
+    answer, lines, summary = blocks("formats.md", "json")
+    command = [*ULTTA, "run", "--features", "-", "--head", str(head)]
+    done = subprocess.run(command, input=lines, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(answers) == 2
+    shown = json.loads(answer)
+    for given in answers:
+        assert set(given) >= set(shown) and set(given["zero_shot"]) >= set(shown["zero_shot"])
+    assert {"n", "classes", "method", "zero_shot"} <= set(json.loads(summary))
+
+
+@pytest.fixture
+def server(head: Path, tmp_path: Path) -> Iterator[str]:
+    """The address of a server with that head, under the settings that the page on the service shows."""
+    settings = re.sub(r"port = \d+", "port = 0", blocks("service.md", "toml")[0])
+    (tmp_path / "service.toml").write_text(re.sub(r"^data_dir.*\n", "", settings, flags=re.M))
+    command = [*ULTTA, "serve", "--head", str(head), "--data-dir", str(tmp_path / "data")]
+    process = subprocess.Popen(
+        [*command, "--config", str(tmp_path / "service.toml")], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert process.stdout is not None
+    address, said = None, ""
+    for line in process.stdout:
+        said += line
+        if found := re.search(r"127\.0\.0\.1:\d+", line):
+            address = f"http://{found.group()}"
+            break
+    assert address, said
+    yield address
+    process.terminate()
+    process.communicate(timeout=60)
+
+
+def test_requests_as_the_page_on_the_service_makes_them(
+    server: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # The shell commands of the page are run by the tests of the command line.
+    (program,) = blocks("service.md", "python")
+    names: dict[str, object] = {"features": unit(np.random.default_rng(0).normal(size=(3, 2)))}
+    exec(compile(program.replace("http://127.0.0.1:8080", server), "docs/service.md", "exec"), names)
+    assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+@pytest.mark.parametrize("page", ["gradient.md", "service.md"])
+def test_settings_are_toml(page: str) -> None:
+    tomllib = pytest.importorskip("tomllib")
+    for block in blocks(page, "toml"):
+        assert tomllib.loads(block)
+
+
+def test_no_block_is_of_a_language_that_nothing_tests() -> None:
+    tested = {"sh", "python", "json", "toml", "rust", "rust,no_run", "text"}
+    for page in [*DOCS.glob("*.md"), *DOCS.parent.glob("*.md")]:
+        for language in re.findall(r"^ *```(\S+)", page.read_text(), flags=re.M):
+            assert language in tested, f"{page.name}: {language}"

@@ -1,0 +1,110 @@
+"""What a release needs besides code that works: licences of dependencies, and files that belong together."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def dependencies() -> ModuleType:
+    pytest.importorskip("tomllib")
+    spec = importlib.util.spec_from_file_location("dependencies", ROOT / "deploy" / "dependencies.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    "expression, fits",
+    [
+        ("MIT", True),
+        ("GPL-3.0", False),
+        ("GPL-3.0 OR MIT", True),
+        ("MIT/GPL-3.0", True),
+        ("MIT AND GPL-3.0", False),
+        ("(MIT OR GPL-3.0) AND ISC", True),
+        ("GPL-3.0 OR (MIT AND ISC)", True),
+        ("ISC AND (GPL-3.0 OR LGPL-3.0)", False),
+        ("Apache-2.0 WITH LLVM-exception", True),
+        ("Apache-2.0 WITH Other-exception", False),
+    ],
+)
+def test_licence_expressions(dependencies: ModuleType, expression: str, fits: bool) -> None:
+    assert dependencies.allowed(expression, {"MIT", "ISC", "Apache-2.0 WITH LLVM-exception"}) is fits
+
+
+def test_what_is_not_allowed_is_named(dependencies: ModuleType) -> None:
+    rules = {"licenses": {"allow": ["MIT"]}, "sources": {"allow-registry": ["https://here"]}}
+
+    def package(name: str, licence: str | None, source: str | None = "registry+https://here") -> dict[str, object]:
+        return {"name": name, "version": "1.0.0", "license": licence, "source": source}
+
+    assert dependencies.problems([package("good", "MIT"), package("own", "MIT", None)], rules) == []
+    found = dependencies.problems(
+        [package("copyleft", "GPL-3.0"), package("silent", None), package("elsewhere", "MIT", "git+https://x")], rules
+    )
+    assert [line.split(":")[0] for line in found] == ["copyleft 1.0.0", "silent 1.0.0", "elsewhere 1.0.0"]
+
+
+def test_all_dependencies_have_allowed_licences(dependencies: ModuleType, tmp_path: Path) -> None:
+    if not shutil.which("cargo"):
+        pytest.skip("needs cargo")
+    command = [sys.executable, ROOT / "deploy" / "dependencies.py", "--sbom", tmp_path / "sbom.json"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    listed = json.loads((tmp_path / "sbom.json").read_text())
+    assert listed["metadata"]["component"]["name"] == "ultta-cli"
+    names = {component["name"] for component in listed["components"]}
+    assert {"ultta", "ultta-server", "clap", "safetensors"} <= names and "proptest" not in names
+
+
+def test_the_source_package_stands_alone(tmp_path: Path) -> None:
+    """Every crate that its manifests refer to is in it; `deploy/check.sh` installs it."""
+    if not shutil.which("cargo") or not shutil.which("maturin"):
+        pytest.skip("needs cargo and maturin")
+    subprocess.run(["maturin", "sdist", "--out", tmp_path], cwd=ROOT, check=True, capture_output=True)
+    (package,) = tmp_path.glob("ultta-*.tar.gz")
+    shutil.unpack_archive(package, tmp_path)
+    (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
+    command = ["cargo", "metadata", "--format-version", "1", "--locked", "--offline", "--all-features"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    names = {Path(package["manifest_path"]).parent.name for package in json.loads(done.stdout)["packages"]}
+    assert {"core", "cli", "python", "gradient"} <= names
+
+
+def test_documents_lead_somewhere() -> None:
+    done = subprocess.run([sys.executable, ROOT / "deploy" / "links.py"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_extras_are_the_ones_that_messages_name() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    told = text.split("[project.optional-dependencies]\n")[1].split("\n[")[0]
+    extras = {line.split(" = ")[0] for line in told.strip().splitlines()}
+    source = "".join(path.read_text() for path in (ROOT / "crates/python/python/ultta").glob("*.py"))
+    named = set(re.findall(r'missing\([^()]*"([\w-]+)"\)', source))
+    assert named and named <= extras
+    guide = (ROOT / "docs" / "python.md").read_text()
+    assert {name for name in re.findall(r"`ultta\[([\w-]+)\]`", guide)} == extras
+
+
+def test_the_version_is_one() -> None:
+    import ultta
+
+    manifest = (ROOT / "Cargo.toml").read_text()
+    versions = set(re.findall(r'^(?:version|ultta[\w-]*) = (?:"|.*version = ")([\d.]+)"', manifest, flags=re.M))
+    assert versions == {ultta.__version__}
+    assert re.search(rf"^## {re.escape(ultta.__version__)}\b", (ROOT / "CHANGELOG.md").read_text(), flags=re.M)

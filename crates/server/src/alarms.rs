@@ -1,0 +1,215 @@
+//! Alarms of a stream as the service tells them: those of its session, and silence, which only a clock can notice.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use ultta::{Alarm, AlarmKind, Session};
+use utoipa::ToSchema;
+
+/// Alarms that are kept.
+const KEPT: usize = 32;
+/// Scenes after which an alarm that nobody acknowledged is closed: what changed is the new normal.
+const OPEN_SCENES: u64 = 1000;
+/// Requests before silence can be told without a setting.
+const MIN_REQUESTS: u64 = 100;
+/// Silence is told after so many times the longest pause of the last requests, …
+const TIMES_LONGEST: u32 = 10;
+/// … but not before this.
+const SHORTEST_SILENCE: Duration = Duration::from_secs(60);
+/// Requests that the longest pause is taken over: this many to twice as many.
+const PAUSES: u64 = 500;
+
+/// What an alarm tells.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+pub struct AlarmView {
+    /// When it was raised, in seconds since 1970; absent if that was before the server started.
+    pub time: Option<f64>,
+    /// `domain`, `mix`, `quality`, `frozen` or `silent`.
+    pub kind: &'static str,
+    /// What has changed, since when, and how much.
+    pub text: String,
+    /// What to do.
+    pub advice: &'static str,
+    /// Id of the row at which the change began, as far as can be told.
+    pub since: u64,
+    /// How strong the change is, in standard deviations of what was measured before; for a frozen feed repeats, for a silent
+    /// one seconds.
+    pub strength: f64,
+    /// Natural logarithm of the odds against chance.
+    pub evidence: f64,
+    /// Whether it still asks for attention: nobody has acknowledged it, and what it tells goes on or is recent.
+    pub open: bool,
+    /// Scenes of the stream when it was raised.
+    #[serde(skip)]
+    pub scenes: u64,
+}
+
+impl AlarmView {
+    /// An alarm of the session.
+    pub fn of(alarm: &Alarm, session: &Session, time: Option<f64>) -> Self {
+        let health = session.health();
+        Self {
+            time,
+            kind: alarm.kind.name(),
+            text: alarm.text(session.head().classes()),
+            advice: alarm.kind.advice(),
+            since: alarm.since,
+            strength: alarm.strength,
+            evidence: alarm.evidence,
+            open: time.is_some() || health.seen - alarm.id.min(health.seen) < OPEN_SCENES,
+            scenes: health.scenes,
+        }
+    }
+
+    /// No row came for some time.
+    pub fn silent(time: f64, seconds: f64, next_id: u64) -> Self {
+        Self {
+            time: Some(time),
+            kind: "silent",
+            text: format!("no row came for {seconds:.0} seconds"),
+            advice: "the feed is dead: look whether the camera, the network and the sender are up",
+            since: next_id,
+            strength: seconds,
+            evidence: 0.0,
+            open: true,
+            scenes: 0,
+        }
+    }
+}
+
+/// The last alarms of a stream.
+#[derive(Default)]
+pub struct Alarms {
+    list: VecDeque<AlarmView>,
+}
+
+impl Alarms {
+    /// Those that a session remembers.
+    pub fn of(session: &Session) -> Self {
+        let list = session.alarms().iter().map(|alarm| AlarmView::of(alarm, session, None)).collect();
+        Self { list }
+    }
+
+    pub fn raise(&mut self, alarm: AlarmView) {
+        if self.list.len() == KEPT {
+            self.list.pop_front();
+        }
+        self.list.push_back(alarm);
+    }
+
+    /// Rows came: closes alarms that are over.
+    pub fn rows_came(&mut self, scenes: u64) {
+        for alarm in self.list.iter_mut().filter(|alarm| alarm.open) {
+            let later = scenes.saturating_sub(alarm.scenes);
+            alarm.open = match alarm.kind {
+                "silent" => false,
+                kind if kind == AlarmKind::Frozen.name() => later < 2,
+                _ => later < OPEN_SCENES,
+            };
+        }
+    }
+
+    /// Someone knows. How many were open.
+    pub fn acknowledge(&mut self) -> usize {
+        let open = self.list.iter_mut().filter(|alarm| alarm.open);
+        open.map(|alarm| alarm.open = false).count()
+    }
+
+    /// Oldest first.
+    pub fn list(&self) -> Vec<AlarmView> {
+        self.list.iter().cloned().collect()
+    }
+}
+
+/// Notices that requests have ceased to come.
+pub struct Pulse {
+    /// A fixed time, where one is set.
+    fixed: Option<Duration>,
+    last: Option<Instant>,
+    /// Longest pause of the requests at hand, and of those before.
+    longest: [Duration; 2],
+    requests: u64,
+    told: bool,
+}
+
+impl Pulse {
+    pub fn new(fixed: Option<Duration>) -> Self {
+        Self { fixed, last: None, longest: [Duration::ZERO; 2], requests: 0, told: false }
+    }
+
+    /// A request came.
+    pub fn beat(&mut self) {
+        self.beat_at(Instant::now());
+    }
+
+    fn beat_at(&mut self, now: Instant) {
+        if let Some(last) = self.last {
+            self.longest[0] = self.longest[0].max(now - last);
+        }
+        (self.last, self.told) = (Some(now), false);
+        self.requests += 1;
+        if self.requests.is_multiple_of(PAUSES) {
+            self.longest = [Duration::ZERO, self.longest[0]];
+        }
+    }
+
+    /// Time left until silence is to be told; `None` while it is not.
+    pub fn left(&self) -> Option<Duration> {
+        self.left_at(Instant::now())
+    }
+
+    fn left_at(&self, now: Instant) -> Option<Duration> {
+        let last = self.last.filter(|_| !self.told)?;
+        let longest = self.longest[0].max(self.longest[1]);
+        let learnt = (self.requests >= MIN_REQUESTS).then(|| SHORTEST_SILENCE.max(longest * TIMES_LONGEST));
+        Some(self.fixed.or(learnt)?.saturating_sub(now - last))
+    }
+
+    /// Seconds of silence, told once.
+    pub fn silence(&mut self) -> Option<f64> {
+        self.left().filter(Duration::is_zero)?;
+        self.told = true;
+        self.last.map(|last| last.elapsed().as_secs_f64())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silence_is_judged_by_the_pauses_before() {
+        let (start, second) = (Instant::now(), Duration::from_secs(1));
+        let mut pulse = Pulse::new(None);
+        assert_eq!(pulse.left_at(start), None, "nothing ever came");
+        for i in 0..99 {
+            pulse.beat_at(start + 20 * i * second);
+            assert_eq!(pulse.left_at(start + 20 * i * second), None, "too few requests");
+        }
+        let now = start + 99 * 20 * second;
+        pulse.beat_at(now);
+        assert_eq!(pulse.left_at(now), Some(200 * second), "ten times the longest pause");
+        assert_eq!(pulse.left_at(now + 150 * second), Some(50 * second));
+        assert_eq!(pulse.left_at(now + 500 * second), Some(Duration::ZERO));
+        let mut fixed = Pulse::new(Some(5 * second));
+        fixed.beat_at(start);
+        assert_eq!(fixed.left_at(start + 2 * second), Some(3 * second));
+        fixed.told = true;
+        assert_eq!(fixed.left_at(start + 9 * second), None, "it is told once");
+    }
+
+    #[test]
+    fn alarms_close_when_they_are_over_or_known() {
+        let mut alarms = Alarms::default();
+        alarms.raise(AlarmView::silent(0.0, 60.0, 7));
+        alarms.raise(AlarmView { kind: "mix", scenes: 100, ..AlarmView::silent(0.0, 1.0, 7) });
+        alarms.raise(AlarmView { kind: "frozen", scenes: 100, ..AlarmView::silent(0.0, 1.0, 7) });
+        let open = |alarms: &Alarms| alarms.list.iter().map(|a| a.open).collect::<Vec<_>>();
+        alarms.rows_came(100);
+        assert_eq!(open(&alarms), [false, true, true]);
+        alarms.rows_came(102);
+        assert_eq!(open(&alarms), [false, true, false]);
+        assert_eq!((alarms.acknowledge(), alarms.acknowledge()), (1, 0));
+    }
+}

@@ -1,0 +1,205 @@
+//! What an operator does: see why, correct, label what helps, take the head along.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::Response;
+use ultta::{Features, Head, Input};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::answer::Place;
+use crate::api::*;
+use crate::http::App;
+use crate::job::Outcome;
+use crate::problem::Problem;
+use crate::routes::{Named, Params, json_body};
+
+/// Classes explained, and samples suggested, at most.
+const MOST_BEST: u32 = 1000;
+const MOST_SUGGESTED: u32 = 1000;
+
+pub fn router() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(explain))
+        .routes(routes!(correct))
+        .routes(routes!(suggest))
+        .routes(routes!(layer))
+}
+
+/// The class that a label names, by index or by name.
+pub fn label_of(head: &Head, id: u64, label: Option<usize>, class: Option<&str>) -> Result<usize, Problem> {
+    match (label, class) {
+        (Some(label), None) => Ok(label),
+        (None, Some(class)) => {
+            let mut found = head.classes().iter().enumerate().filter(|(_, name)| *name == class);
+            match (found.next(), found.next()) {
+                (Some((label, _)), None) => Ok(label),
+                (None, _) => Err(Problem::invalid(format!("there is no class {class:?}"))),
+                _ => Err(Problem::invalid(format!("several classes are named {class:?}; give the label"))),
+            }
+        }
+        _ => Err(Problem::invalid(format!("sample {id}: expected either label or class"))),
+    }
+}
+
+/// Say why a row is answered as it is
+///
+/// The logits of an answer are a sum. For the best classes and the frozen model's own answer: what the frozen model (`text`),
+/// given `labels`, the stream's images (`image`), its class frequencies (`prior`) and the `scene` say, in nats. Answered from
+/// the state as it is now.
+#[utoipa::path(post, path = "/v1/streams/{stream}/explain", tag = "operate", params(("stream" = String, Path, example = "default")),
+    request_body = ExplainRequest, responses((status = 200, description = "The parts of the answer", body = ExplainResponse<'_>), Refusals),
+    security((), ("token" = [])))]
+async fn explain(
+    State(app): State<Arc<App>>,
+    Named(name): Named<String>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Problem> {
+    let stream = app.streams.get(&name)?;
+    let request: ExplainRequest = json_body(&headers, body, &app.config.limits).await?;
+    let best = request.best.unwrap_or(5).min(MOST_BEST) as usize;
+    let (session, generation) = stream.control(|owner| Ok(owner.session())).await?;
+    let explained = match (request.features, request.id) {
+        (Some(features), None) => {
+            stream.size(1).check(1, features.len())?;
+            let normalize = request.normalize.unwrap_or(false);
+            let features = Features::checked(features, stream.head.dim(), normalize)?;
+            tokio::task::block_in_place(|| session.explain(Input::new(&features), best))?
+        }
+        (None, Some(id)) => tokio::task::block_in_place(|| session.explain_sample(id, best))?,
+        _ => return Err(Problem::invalid("expected either features or id")),
+    };
+    let class = |label: usize| stream.head.classes()[label].as_str();
+    let row = &explained.row;
+    let answer = ExplainResponse {
+        stream: &stream.name,
+        generation,
+        as_of: session.next_id(),
+        label: row.label,
+        class: class(row.label),
+        prob: row.prob,
+        zero_shot_label: row.zero_shot.label,
+        zero_shot_class: class(row.zero_shot.label),
+        zero_shot_prob: row.zero_shot.prob,
+        flipped_by: explained.flipped_by.map(|lever| lever.name()),
+        levers: explained.levers.iter().map(|lever| lever.name()).collect(),
+        classes: explained
+            .classes
+            .into_iter()
+            .map(|c| ExplainedView {
+                label: c.label,
+                class: class(c.label),
+                logit: c.logit,
+                prob: c.prob,
+                zero_shot: c.zero_shot,
+                nats: c.nats,
+            })
+            .collect(),
+        similar: explained
+            .similar
+            .iter()
+            .map(|s| SimilarView {
+                id: s.id,
+                cosine: s.cosine,
+                class: class(s.label),
+                corrected: s.corrected.map(class),
+            })
+            .collect(),
+    };
+    let bytes = answer.classes.len() * 256;
+    Place::take(&app.room, bytes)?.json(&answer)
+}
+
+/// Give labels that count at once
+///
+/// From the next row on, rows that look like a labelled sample are answered by its label; what the sample had taught by itself
+/// is withdrawn. `withdraw` takes a label back, and all that it had changed. Labels are logged as samples are. The call
+/// `feedback` is for labels that only measure and calibrate.
+#[utoipa::path(post, path = "/v1/streams/{stream}/correct", tag = "operate", params(("stream" = String, Path, example = "default")),
+    request_body = CorrectRequest, responses((status = 200, description = "What became of each label", body = CorrectResponse), Refusals),
+    security((), ("token" = [])))]
+async fn correct(
+    State(app): State<Arc<App>>,
+    Named(name): Named<String>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<CorrectResponse>, Problem> {
+    let stream = app.streams.get(&name)?;
+    let limits = &app.config.limits;
+    let request: CorrectRequest = json_body(&headers, body, limits).await?;
+    if request.labels.len() > limits.batch_rows {
+        return Err(Problem::too_large(format!("a request may have {} labels", limits.batch_rows)));
+    }
+    let mut given = Vec::with_capacity(request.labels.len());
+    for label in &request.labels {
+        let own = match (label.withdraw, label.label, &label.class) {
+            (true, None, None) => None,
+            (true, ..) => {
+                let id = label.id;
+                return Err(Problem::invalid(format!("sample {id}: expected either withdraw or a label")));
+            }
+            (false, index, class) => Some(label_of(&stream.head, label.id, index, class.as_deref())?),
+        };
+        given.push((label.id, own));
+    }
+    let generation = request.generation;
+    let (outcomes, corrections) = stream.control(move |owner| owner.correct(&given, generation)).await?;
+    let outcomes = request.labels.iter().zip(outcomes).map(|(label, outcome)| match outcome {
+        Outcome::Taken => FeedbackOutcome { id: label.id, outcome: "taken", reason: None },
+        Outcome::Unused => FeedbackOutcome { id: label.id, outcome: "unused", reason: None },
+        Outcome::Refused(why) => FeedbackOutcome { id: label.id, outcome: "refused", reason: Some(why) },
+    });
+    Ok(Json(CorrectResponse { outcomes: outcomes.collect(), corrections }))
+}
+
+/// Say what to label next
+///
+/// Of the recent scenes those whose labels would help most: unsure, standing for many that look like them, one per scene.
+#[utoipa::path(get, path = "/v1/streams/{stream}/suggest", tag = "operate", params(("stream" = String, Path, example = "default"), SuggestQuery),
+    responses((status = 200, description = "Samples, the best first", body = SuggestResponse<'_>), Refusals), security((), ("token" = [])))]
+async fn suggest(
+    State(app): State<Arc<App>>,
+    Named(name): Named<String>,
+    Params(query): Params<SuggestQuery>,
+) -> Result<Response, Problem> {
+    let stream = app.streams.get(&name)?;
+    let (session, generation) = stream.control(|owner| Ok(owner.session())).await?;
+    let k = query.k.unwrap_or(20).min(MOST_SUGGESTED) as usize;
+    let suggested = tokio::task::block_in_place(|| session.suggest(k))?;
+    let view = |s: &ultta::Suggestion| SuggestionView {
+        id: s.id,
+        label: s.label,
+        class: &stream.head.classes()[s.label],
+        prob: s.prob,
+        expected_use: s.expected_use,
+    };
+    let suggestions = suggested.iter().map(view).collect();
+    let answer = SuggestResponse { generation, as_of: session.next_id(), suggestions };
+    Place::take(&app.room, 256 * k)?.json(&answer)
+}
+
+/// Download the adapted head as a plain linear layer
+///
+/// For a device that cannot adapt: weights, bias, temperature and prior as they are now, as ONNX, safetensors or `.npz`.
+#[utoipa::path(get, path = "/v1/streams/{stream}/layer", tag = "operate", params(("stream" = String, Path, example = "default"), LayerQuery),
+    responses((status = 200, description = "The layer", body = Vec<u8>, content_type = "application/octet-stream"), Refusals),
+    security((), ("token" = [])))]
+async fn layer(
+    State(app): State<Arc<App>>,
+    Named(name): Named<String>,
+    Params(query): Params<LayerQuery>,
+) -> Result<Response, Problem> {
+    let stream = app.streams.get(&name)?;
+    let format = query.format.as_deref().unwrap_or("onnx");
+    if !ultta::LAYER_ENDINGS.contains(&format) {
+        return Err(Problem::invalid(format!("format: expected {}", ultta::LAYER_ENDINGS.join(", "))));
+    }
+    let (session, _) = stream.control(|owner| Ok(owner.session())).await?;
+    let bytes = tokio::task::block_in_place(|| session.layer()?.to_bytes(format))?;
+    Ok(Place::for_file(&app.room, bytes.len())?.send("application/octet-stream", bytes))
+}

@@ -1,0 +1,123 @@
+//! The verdict on a stream, for whoever has five seconds: well, watch or act; why; and what to do next. Page, API, metrics and
+//! messages take it from here.
+
+use serde::Serialize;
+use ultta::Standing;
+use utoipa::ToSchema;
+
+use crate::alarms::AlarmView;
+use crate::board::Status;
+
+/// How a stream is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    /// Nothing is to be done.
+    Well,
+    /// Something has changed; look when there is time.
+    Watch,
+    /// Something is wrong; act now.
+    Act,
+}
+
+/// The verdict on a stream.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+pub struct Verdict {
+    /// `well`, `watch` or `act`.
+    pub level: Level,
+    /// Why.
+    pub reason: String,
+    /// What to do next; empty if nothing is.
+    pub next: String,
+}
+
+impl Verdict {
+    fn new(level: Level, reason: impl Into<String>, next: impl Into<String>) -> Self {
+        Self { level, reason: reason.into(), next: next.into() }
+    }
+
+    /// The verdict from where a stream stands and its alarms. What is worst counts.
+    pub fn of(status: &Status, alarms: &[AlarmView]) -> Self {
+        let health = &status.health;
+        if let Some(reason) = &status.degraded {
+            let next = "look at the disk of the server; answers go on, and learning goes on by itself once the disk takes the log";
+            return Self::new(Level::Act, format!("Nothing is learnt: {reason}."), next);
+        }
+        if let Some(damage) = &status.damage {
+            let next = "look at the disk of the server, then acknowledge";
+            return Self::new(Level::Act, format!("Something was lost: {damage}."), next);
+        }
+        let told = |alarm: &AlarmView| {
+            let urgent = ["quality", "frozen", "silent"].contains(&alarm.kind);
+            let level = if urgent { Level::Act } else { Level::Watch };
+            Self::new(level, format!("{}.", sentence(&alarm.text)), alarm.advice)
+        };
+        let open = alarms.iter().rev().filter(|alarm| alarm.open).map(told);
+        // The newest among the worst; a later equal one does not replace it.
+        let alarm = open.reduce(|worst, other| if other.level > worst.level { other } else { worst });
+        let standing = match health.standing {
+            Standing::ZeroShot => Some(Self::new(
+                Level::Act,
+                "The answers collapsed twice, so the frozen model answers alone.",
+                "look at recent pictures; it tries again by itself, or reset the stream to learn anew",
+            )),
+            Standing::Restored => Some(Self::new(
+                Level::Watch,
+                "The answers collapsed, and the last healthy state was restored.",
+                "nothing if it stays so; a second collapse means zero-shot answers",
+            )),
+            Standing::Healthy => None,
+        };
+        let frozen = (!status.learning).then(|| {
+            Self::new(Level::Watch, "Learning is frozen.", "unfreeze it when it should learn again")
+        });
+        let empty = (health.seen == 0)
+            .then(|| Self::new(Level::Watch, "No row has arrived yet.", "send rows to this stream"));
+        let worst = [alarm, standing, frozen, empty].into_iter().flatten();
+        worst.reduce(|worst, other| if other.level > worst.level { other } else { worst }).unwrap_or_else(
+            || {
+                let reason = if health.alarms_ready {
+                    format!("Learning; nothing has changed, {} scenes seen.", health.scenes)
+                } else {
+                    format!("Learning; {} scenes so far, too few to notice a change.", health.scenes)
+                };
+                Self::new(Level::Well, reason, "")
+            },
+        )
+    }
+}
+
+/// With a capital letter.
+fn sentence(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::board::tests::status;
+
+    #[test]
+    fn what_is_worst_counts() {
+        let level = |change: fn(&mut Status), alarms: &[AlarmView]| {
+            let mut status = status();
+            status.health.seen = 10;
+            change(&mut status);
+            Verdict::of(&status, alarms).level
+        };
+        let silent = AlarmView::silent(0.0, 60.0, 3);
+        let mix = AlarmView { kind: "mix", ..silent.clone() };
+        let known = AlarmView { open: false, ..silent.clone() };
+        assert_eq!(level(|_| {}, &[]), Level::Well);
+        assert_eq!(level(|_| {}, std::slice::from_ref(&known)), Level::Well);
+        assert_eq!(level(|_| {}, std::slice::from_ref(&mix)), Level::Watch);
+        assert_eq!(level(|_| {}, &[silent, mix]), Level::Act);
+        assert_eq!(level(|s| s.learning = false, &[]), Level::Watch);
+        assert_eq!(level(|s| s.health.seen = 0, &[]), Level::Watch);
+        assert_eq!(level(|s| s.health.standing = Standing::ZeroShot, &[]), Level::Act);
+        assert_eq!(level(|s| s.degraded = Some("x".into()), &[]), Level::Act);
+        assert_eq!(level(|s| s.damage = Some("x".into()), &[]), Level::Act);
+        assert_eq!(sentence("élan"), "Élan");
+    }
+}

@@ -1,0 +1,154 @@
+//! Alarms over the service: events, metrics, verdicts, the webhook, silence, and the story of a class.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::sync::mpsc;
+
+use serde_json::{Value, json};
+use ultta::Features;
+
+use crate::common::{DIM, Service, config, eventually, rows};
+
+/// Rows that are moved by one common step.
+fn moved(n: usize) -> Features<'static> {
+    let rows = rows(n);
+    let data = rows.data().iter().enumerate().map(|(i, v)| if i % DIM < 4 { v + 0.6 } else { *v });
+    Features::normalized(data.collect::<Vec<_>>(), DIM).unwrap()
+}
+
+fn stream(service: &Service) -> Value {
+    let (status, stream) = service.get("/v1/streams/default");
+    assert_eq!(status, 200, "{stream}");
+    stream
+}
+
+/// A receiver that refuses the first post and takes the others.
+fn receiver() -> (String, mpsc::Receiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/hook", listener.local_addr().unwrap());
+    let (send, posts) = mpsc::channel();
+    std::thread::spawn(move || {
+        for (i, socket) in listener.incoming().enumerate() {
+            let mut socket = socket.unwrap();
+            let mut text = Vec::new();
+            let mut bytes = [0u8; 4096];
+            loop {
+                let read = socket.read(&mut bytes).unwrap_or(0);
+                text.extend_from_slice(&bytes[..read]);
+                let whole = String::from_utf8_lossy(&text);
+                let body = whole.split_once("\r\n\r\n").map_or(0, |(_, body)| body.len());
+                let length = whole.lines().find_map(|line| {
+                    let (key, value) = line.split_once(':')?;
+                    key.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().ok())?
+                });
+                if read == 0 || length.is_some_and(|length| body >= length) {
+                    break;
+                }
+            }
+            let status = if i == 0 { "500 Internal Server Error" } else { "200 OK" };
+            let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+            let _ = socket.write_all(answer.as_bytes());
+            if send.send(String::from_utf8_lossy(&text).into_owned()).is_err() {
+                return;
+            }
+        }
+    });
+    (url, posts)
+}
+
+#[test]
+fn a_change_is_an_event_a_metric_a_verdict_and_a_signed_post() {
+    let folder = tempfile::tempdir().unwrap();
+    let (url, posts) = receiver();
+    let mut settings = config(folder.path());
+    settings.alarms.webhook = Some(url);
+    settings.alarms.secret = Some("between us".into());
+    let service = Service::start(settings);
+    service.ensure("default", "ul-tta");
+    assert_eq!(stream(&service)["verdict"]["level"], "watch", "no row has arrived yet");
+    service.classify(&rows(1000));
+    let before = stream(&service);
+    assert_eq!(before["verdict"]["level"], "well", "{}", before["verdict"]);
+    assert_eq!((&before["alarms"], &before["status"]["health"]["alarms_ready"]), (&json!([]), &json!(true)));
+    service.classify(&moved(300));
+    let after = stream(&service);
+    let alarm = &after["alarms"][0];
+    assert!(alarm["open"] == true && alarm["since"].as_u64().unwrap() >= 990, "{alarm}");
+    assert_ne!(after["verdict"]["level"], "well");
+    assert_eq!(after["verdict"]["next"], alarm["advice"]);
+    let (_, history) = service.get("/v1/streams/default/history");
+    let events = history["events"].as_array().unwrap();
+    assert!(events.iter().any(|e| e["kind"] == "alarm"), "{events:?}");
+    assert_eq!(
+        history["points"].as_array().unwrap().last().unwrap()["seen"],
+        1300,
+        "a burst is on the chart"
+    );
+    let metrics = String::from_utf8(service.get_bytes("/metrics").1).unwrap();
+    let kind = alarm["kind"].as_str().unwrap();
+    assert!(
+        metrics.contains(&format!("ultta_alarms_total{{kind=\"{kind}\",stream=\"default\"}} 1")),
+        "{metrics}"
+    );
+    assert!(
+        metrics.contains("ultta_verdict{stream=\"default\"}") && metrics.contains("ultta_silence_seconds")
+    );
+
+    let refused = posts.recv().unwrap();
+    let taken = posts.recv().unwrap();
+    let body = taken.split_once("\r\n\r\n").unwrap().1;
+    assert_eq!(Some(body), refused.split_once("\r\n\r\n").map(|p| p.1), "the same is tried again");
+    let told: Value = serde_json::from_str(body).unwrap();
+    assert_eq!(
+        (&told["event"], &told["stream"], &told["alarm"]["kind"]),
+        (&json!("alarm"), &json!("default"), &alarm["kind"])
+    );
+    assert!(taken.to_lowercase().contains("x-ultta-signature-256: sha256="), "{taken}");
+
+    let (status, known) = service.post("/v1/streams/default/acknowledge", &json!({}));
+    assert_eq!((status, &known["verdict"]["level"]), (200, &json!("well")), "{known}");
+    assert_eq!(known["alarms"][0]["open"], false);
+    service.stop();
+    // A restart knows of the alarm, and that it came before.
+    let again = Service::start(config(folder.path()));
+    let alarms = stream(&again)["alarms"].clone();
+    assert!(alarms[0]["time"].is_null() && alarms[0]["kind"] == *kind, "{alarms}");
+    again.stop();
+}
+
+#[test]
+fn a_feed_that_ceases_is_told_and_one_that_comes_back_is_well() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut settings = config(folder.path());
+    settings.alarms.silent_seconds = Some(0.3);
+    let service = Service::start(settings);
+    service.ensure("default", "ul-tta");
+    service.classify(&rows(5));
+    eventually("silence is told", || stream(&service)["verdict"]["level"] == "act");
+    let silent = stream(&service);
+    assert_eq!(
+        (&silent["alarms"][0]["kind"], silent["alarms"].as_array().unwrap().len()),
+        (&json!("silent"), 1)
+    );
+    service.classify(&rows(5));
+    assert_eq!(stream(&service)["alarms"][0]["open"], false);
+    service.stop();
+}
+
+#[test]
+fn a_class_has_a_story() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = Service::with_default(folder.path(), "ul-tta");
+    let story = |label: usize| service.get(&format!("/v1/streams/default/classes/{label}/history"));
+    assert_eq!(story(0).1["points"], json!([]));
+    assert_eq!(story(99).0, 404);
+    service.classify(&rows(400));
+    eventually("a point of the story", || {
+        service.get("/v1/streams/default/classes");
+        story(0).1["points"].as_array().is_some_and(|points| !points.is_empty())
+    });
+    let (_, told) = story(0);
+    let share = told["points"][0]["recent"].as_f64().unwrap();
+    assert!((0.0..=1.0).contains(&share) && told["class"].is_string(), "{told}");
+    service.stop();
+}

@@ -1,0 +1,102 @@
+//! What an operator does: see why, correct, label what helps, take the head along.
+
+use serde_json::{Value, json};
+
+use crate::common::*;
+
+/// A stream that has seen rows, and one of them that is no near-copy of another.
+fn taught(folder: &std::path::Path) -> (Service, Vec<f32>, u64) {
+    let service = Service::with_default(folder, "ul-tta");
+    let features = rows(400);
+    service.classify(&features.slice(0..399));
+    let answer = service.post("/v1/streams/default/classify", &json!({"features": [features.row(399)]})).1;
+    (service, features.row(399).to_vec(), answer["rows"][0]["id"].as_u64().unwrap())
+}
+
+/// An explanation that was given.
+fn explained(service: &Service, body: &Value) -> Value {
+    let (status, told) = service.post("/v1/streams/default/explain", body);
+    assert_eq!(status, 200, "{told}");
+    told
+}
+
+#[test]
+fn an_explanation_adds_up_and_a_correction_counts_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let (service, row, id) = taught(folder.path());
+    let body = json!({"features": row, "best": 12});
+    let told = explained(&service, &body);
+    for class in told["classes"].as_array().unwrap() {
+        let sum: f64 = class["nats"].as_array().unwrap().iter().map(|n| n.as_f64().unwrap()).sum();
+        assert!((sum - class["logit"].as_f64().unwrap()).abs() < 1e-4, "{class}");
+    }
+    let label = told["classes"][1]["label"].as_u64().unwrap() as usize;
+    let correct = |body: Value| service.post("/v1/streams/default/correct", &body);
+    let (status, given) = correct(json!({"labels": [{"id": id, "label": label}]}));
+    assert_eq!((status, &given["outcomes"][0]["outcome"]), (200, &json!("taken")), "{given}");
+    assert_eq!(given["corrections"], 1);
+    let after = explained(&service, &body);
+    assert_eq!((&after["label"], &after["flipped_by"]), (&json!(label), &json!("labels")), "{after}");
+    assert_eq!(explained(&service, &json!({"id": id}))["label"], label);
+
+    // Taken back, and refused where nothing can be meant.
+    assert_eq!(correct(json!({"labels": [{"id": id, "withdraw": true}]})).1["corrections"], 0);
+    assert_eq!(explained(&service, &body)["label"], told["label"]);
+    let refused = correct(json!({"labels": [{"id": 1u64 << 40, "label": 0}, {"id": id, "label": 99}]})).1;
+    assert_eq!(refused["outcomes"][0]["outcome"], "refused");
+    assert_eq!(refused["outcomes"][1]["outcome"], "refused");
+    assert_eq!(correct(json!({"labels": [{"id": id, "label": 0, "withdraw": true}]})).0, 422);
+    assert_eq!(correct(json!({"labels": [{"id": id, "class": "no such"}]})).0, 422);
+    assert_eq!(service.post("/v1/streams/default/explain", &json!({})).0, 422);
+    assert_eq!(service.post("/v1/streams/default/explain", &json!({"id": 1u64 << 40})).0, 404);
+    assert_eq!(service.post("/v1/streams/default/explain", &json!({"features": [1.0]})).0, 422);
+    let events = service.get("/v1/streams/default/history").1;
+    assert!(events["events"].as_array().unwrap().iter().any(|event| event["kind"] == "corrected"));
+    service.stop();
+}
+
+#[test]
+fn corrections_are_in_the_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let (service, _, id) = taught(folder.path());
+    let labels = json!({"labels": [{"id": id, "label": 3}, {"id": id - 7, "label": 5}, {"id": id - 7, "withdraw": true}]});
+    assert_eq!(service.post("/v1/streams/default/correct", &labels).1["corrections"], 1);
+    let before = service.get_bytes("/v1/streams/default/state").1;
+    // A copy of the folder, as a crash would leave it: the log alone knows of the labels.
+    let copy = tempfile::tempdir().unwrap();
+    copy_folder(folder.path(), copy.path());
+    service.stop();
+    let again = Service::start(config(copy.path()));
+    assert_eq!(again.get_bytes("/v1/streams/default/state").1, before);
+    again.stop();
+}
+
+fn copy_folder(from: &std::path::Path, to: &std::path::Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap().flatten() {
+        let target = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy_folder(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+#[test]
+fn suggestions_and_the_layer_are_served() {
+    let folder = tempfile::tempdir().unwrap();
+    let (service, ..) = taught(folder.path());
+    let (status, told) = service.get("/v1/streams/default/suggest?k=7");
+    assert_eq!((status, told["suggestions"].as_array().unwrap().len()), (200, 7), "{told}");
+    assert!(told["suggestions"][0]["expected_use"].as_f64().unwrap() > 0.0);
+    for (format, begins) in [("onnx", &b"\x08\x08"[..]), ("npz", b"PK"), ("safetensors", b"")] {
+        let (status, bytes) = service.get_bytes(&format!("/v1/streams/default/layer?format={format}"));
+        assert!(status == 200 && bytes.len() > CLASSES * DIM * 4 && bytes.starts_with(begins), "{format}");
+    }
+    assert_eq!(service.get("/v1/streams/default/layer?format=pt").0, 422);
+    service.ensure("tda", "tda");
+    assert_eq!(service.get("/v1/streams/tda/layer").0, 422);
+    assert_eq!(service.get("/v1/streams/tda/suggest").1["suggestions"], json!([]));
+    service.stop();
+}

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Packs what a release offers for download: the program, completions, man pages, licences, the list of what it is built from.
+#   deploy/archive.sh PROGRAM TARGET OUT    →  OUT/ultta-TARGET.tar.gz and its .sha256
+# PROGRAM is a built `ultta` that runs on this machine, TARGET its Rust target (`x86_64-unknown-linux-gnu`).
+set -euo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd)
+program=$(realpath "$1") target=$2
+mkdir -p "$3"
+out=$(realpath "$3")
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+folder=$work/ultta-$target
+mkdir -p "$folder/completions" "$folder/man"
+install -m 755 "$program" "$folder/ultta"
+for shell in bash zsh fish elvish powershell; do
+    "$program" completions "$shell" > "$folder/completions/ultta.$shell"
+done
+"$program" man "$folder/man"
+cp "$root"/{README.md,CHANGELOG.md,LICENSE-APACHE,LICENSE-MIT,THIRD_PARTY.md} "$folder/"
+python3 "$root/deploy/dependencies.py" --sbom "$folder/sbom.cdx.json"
+tar -C "$work" --sort=name --owner=0 --group=0 -czf "$out/ultta-$target.tar.gz" "ultta-$target"
+(cd "$out" && sha256sum "ultta-$target.tar.gz" > "ultta-$target.tar.gz.sha256")

@@ -1,0 +1,104 @@
+"""What is promised beside the answers, held to labels: rejection of strangers by cost, and sets of classes.
+
+    python3 docs/promises.py unknown --ultta target/release/ultta --data ../shared/data --out runs-unknown
+    python3 docs/promises.py sets --ultta target/release/ultta --data ../shared/data --data ../shared/wide --out runs-sets
+
+Runs `ultta eval` where run folders are missing, then prints the tables of docs/estimates.md.
+"""
+
+import argparse
+import json
+import math
+import statistics
+import subprocess
+from pathlib import Path
+
+
+def run(args, name, config, methods, protocols, seeds, data):
+    out = Path(args.out) / name
+    out.mkdir(parents=True, exist_ok=True)
+    file = out / "config.toml"
+    file.write_text(config)
+    for folder in data:
+        command = [args.ultta, "eval", "--methods", methods, "--protocols", ",".join(protocols), "--seeds", seeds]
+        command += ["--config", file, "--out", out / "runs", "--json", *folder]
+        subprocess.run([str(part) for part in command], check=True, stdout=subprocess.DEVNULL)
+    found = []
+    for path in sorted((out / "runs").glob("**/summary.json")):
+        summary = json.loads(path.read_text())
+        windows = [json.loads(text) for text in (path.parent / "windows.jsonl").read_text().splitlines()]
+        found.append((summary, windows))
+    return found
+
+
+def unknown(args):
+    data = [["--data", folder] for folder in args.data]
+    protocols = ["iid", "iid+open:0.1", "iid+open:0.3"]
+    for score in ("cone", "energy", "max_softmax"):
+        config = f'[unknown]\nscore = "{score}"\ncost = 0.05\n'
+        found = run(args, score, config, "ul-tta", protocols, args.seeds or "0-2", data)
+        print(f"\n{score}: per cent of the known rejected (of the strangers), AUROC\n")
+        print("| pack | no strangers | 10 % strangers | 30 % strangers | AUROC |\n|---|---|---|---|---|")
+        packs = sorted({s["dataset"] for s, _ in found})
+        means = {p: [] for p in protocols}
+        aurocs = []
+        for pack in packs:
+            cells = []
+            for protocol in protocols:
+                runs = [s for s, _ in found if s["dataset"] == pack and s["protocol"] == protocol]
+                if not runs:
+                    cells.append("–")
+                    continue
+                known = statistics.mean(s["rejection"]["known"] for s in runs)
+                strangers = statistics.mean(s["rejection"]["strangers"] for s in runs)
+                means[protocol].append(known)
+                cells.append(f"{100 * known:.1f}" + (f" ({100 * strangers:.0f})" if "open" in protocol else ""))
+                if protocol == protocols[2]:
+                    aurocs.append(statistics.mean(s["rejection"]["detection"]["auroc"] for s in runs))
+            cells.append(f"{aurocs[-1]:.3f}" if cells[2] != "–" else "–")
+            print(f"| {pack} | " + " | ".join(cells) + " |")
+        mean = [f"{100 * statistics.mean(means[p]):.1f}" if means[p] else "–" for p in protocols]
+        print(f"| mean | " + " | ".join(mean) + f" | {statistics.mean(aurocs):.3f} |" if aurocs else "")
+
+
+def sets(args):
+    data = [["--data", folder] for folder in args.data]
+    seeds = args.seeds or "0-19"
+    found = run(args, "sets", "coverage = 0.9\n", "ul-tta,zero-shot", ["iid+labels:0.05:100"], seeds, data)
+    print("| pack | covered % | band | size | zero-shot's scores: covered % | size |\n|---|---|---|---|---|---|")
+    everything = []
+    for pack in sorted({s["dataset"] for s, _ in found}):
+        of = lambda method: [s for s, _ in found if s["dataset"] == pack and s["method"] == method]
+        own, frozen = of("ul-tta"), of("zero-shot")
+        mean = lambda runs, key: statistics.mean(s["sets"][key] for s in runs)
+        held = mean(own, "held")
+        everything.append(held)
+        # The truth of a run is one draw of its labels: 95 % of runs, by the labelled rows.
+        reach = 1.96 * math.sqrt(0.09 / (0.05 * own[0]["n"]) / len(own) + 0.09 / own[0]["n"])
+        row = [100 * held, 100 * reach, mean(own, "size"), 100 * mean(frozen, "held"), mean(frozen, "size")]
+        print(f"| {pack} | {row[0]:.1f} | ± {row[1]:.1f} | {row[2]:.2f} | {row[3]:.1f} | {row[4]:.2f} |")
+    print(f"\nmean over packs {100 * statistics.mean(everything):.1f} %")
+    pacs = []
+    for folder in args.data:
+        for head in sorted(Path(folder).glob("pacs-*/*/head.safetensors")):
+            pacs += ["--features", head.parent / "features.safetensors", "--head", head]
+    if pacs:
+        found = run(args, "domains", "coverage = 0.9\n", "ul-tta", ["continual+labels:0.05:100"], seeds, [pacs])
+        least = []
+        for _, windows in found:
+            size = windows[0]["end"]
+            step = max(1, round(1000 / size))
+            stretches = [windows[i : i + step] for i in range(len(windows) - step + 1)]
+            least.append(min(sum(w["set_held"] * w["n"] for w in s) / sum(w["n"] for w in s) for s in stretches))
+        print(f"PACS, domain after domain, {len(found)} seeds: least coverage of 1,000 samples in a row "
+              f"{100 * min(least):.1f} % (median of seeds {100 * statistics.median(least):.1f} %)")
+
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("what", choices=["unknown", "sets"])
+parser.add_argument("--ultta", default="target/release/ultta")
+parser.add_argument("--data", action="append", required=True)
+parser.add_argument("--out", default="runs-promises")
+parser.add_argument("--seeds")
+args = parser.parse_args()
+{"unknown": unknown, "sets": sets}[args.what](args)
