@@ -285,7 +285,7 @@ impl Session {
         let vitals = self.adapter.vitals();
         self.totals.max_prior_kl = self.totals.max_prior_kl.max(vitals.prior_kl);
         self.totals.max_movement = self.totals.max_movement.max(vitals.movement_max);
-        match self.guard.check() {
+        match self.guard.check(!self.adapter.corrections().is_empty()) {
             Verdict::Fine => {}
             // A copy takes time in proportion to the number of classes, so more classes mean fewer copies.
             Verdict::Healthy => {

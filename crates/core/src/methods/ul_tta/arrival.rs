@@ -24,6 +24,7 @@ impl UlTta {
         if self.watch.after(moments(row.text), self.config.advanced.restart_at).1 {
             let mut fresh = Self::new(&self.config, &self.head);
             fresh.corrections.clone_from(&self.corrections);
+            fresh.prior.background.clone_from(&self.prior.background);
             let answered = fresh.answer_corrected(row, work, scores);
             let admitted = fresh.admits(&answered.summary);
             return (answered, admitted);
@@ -64,7 +65,7 @@ impl UlTta {
     /// Forgets what was learnt, because the stream has changed. Earlier rows can still be labelled.
     fn restart(&mut self, work: &mut Work) {
         let mut fresh = Self::new(&self.config, &self.head);
-        fresh.prior.keep_neighbours(&mut self.prior);
+        fresh.prior.keep_head(&mut self.prior);
         std::mem::swap(&mut fresh.recent, &mut self.recent);
         std::mem::swap(&mut fresh.scene, &mut self.scene);
         fresh.recent.retire();

@@ -6,7 +6,22 @@ use crate::export::TIE;
 use crate::kernels::{LANES, exp, ln, sum_lanes, vectorised};
 use crate::scores::Summary;
 
+/// Usual heads have a bias below the first value, heads with poor prompts one above the second
+/// (`background.rs`): there the adapted answers are wrong in whole runs, and the frozen share is this many times as large.
+const BIASED: [f64; 2] = [0.85, 1.25];
+const BIASED_SHARE: f64 = 3.0;
+
+/// The largest frozen share.
+const MOST_FROZEN: f64 = 0.5;
+
 impl UlTta {
+    /// The frozen share before ties are looked at: the setting, and more under a head that favours some classes.
+    pub(super) fn wanted_frozen_share(&self) -> f32 {
+        let biased = (self.prior.background.bias - BIASED[0]) / (BIASED[1] - BIASED[0]);
+        let share = self.config.advanced.frozen_share;
+        (share * (1.0 + (BIASED_SHARE - 1.0) * biased.clamp(0.0, 1.0))).min(MOST_FROZEN) as f32
+    }
+
     /// Adds an answer to a prediction, whose scores are in row `place`: with them go the logarithms of the emitted
     /// probabilities. `weights` is exp(frozen logit − best) of what was answered.
     pub(super) fn emit(
@@ -38,7 +53,7 @@ impl UlTta {
         );
     }
 
-    /// w of a sample: the setting, or less where more would make another class more probable than the answer, whose
+    /// w of a sample: what is wanted, or less where more would make another class more probable than the answer, whose
     /// adapted probability is `prob`.
     pub(super) fn frozen_share(
         &self,
@@ -48,7 +63,7 @@ impl UlTta {
         tau: f32,
         prob: f32,
     ) -> f32 {
-        let share = self.config.advanced.frozen_share as f32;
+        let share = self.wanted_frozen_share();
         if summary.label == row.frozen.label {
             return share;
         }

@@ -26,7 +26,7 @@ impl UlTta {
         layer.bias.iter_mut().zip(&log_prior).for_each(|(b, p)| *b += p);
         layer.prior = work.mix.iter().map(|m| m / classes as f32).collect();
         layer.temperature = self.tau_cal() as f32;
-        layer.frozen_share = self.config.advanced.frozen_share as f32;
+        layer.frozen_share = self.wanted_frozen_share();
         layer.floor = self.config.advanced.floor as f32;
         layer
     }

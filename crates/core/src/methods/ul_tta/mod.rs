@@ -11,6 +11,7 @@
 //! |---|---|---|
 //! | v_c(z) | score of the image against the stream's own class means, the *evidence* | `evidence.rs` |
 //! | π_c | class prior of the stream, a mixture of *experts* that count or filter | `prior.rs`, `experts.rs`, `neighbours.rs` |
+//! | lift, bias | which classes the head favours, and how much it favours any | `background.rs` |
 //! | shares | how an admitted sample is shared among the classes it teaches | `shares.rs` |
 //! | p | what is emitted: adapted and frozen probabilities | `emission.rs` |
 //! | τ_pred | how sharp the frozen logits are beside what was learnt | `sharpness.rs` |
@@ -21,7 +22,7 @@
 //! | parts of an answer, a plain layer | why a row is answered so; what a device can run | `explain.rs`, `layer.rs` |
 //! | all of it in a file | what is saved, and what of it two sessions may add | `saved.rs` |
 //!
-//! A sample is answered first and teaches after (`UlTta::answer`, `UlTta::learn`). A sample here is the first row of
+//! A sample is answered first and teaches after (`answer.rs`, `UlTta::learn`). A sample here is the first row of
 //! a scene: near-copies are answered and teach nothing. Every sample teaches the prior; samples that the gate admits
 //! teach the evidence. What was learnt of the prior, and the trust in the evidence, count from the next sample on; the
 //! evidence itself and the fits enter the answers at an update, every 128 samples at first and more rarely later.
@@ -34,7 +35,8 @@
 //! −log p ≤ −log p_frozen + log 1/((1 − ε) w)        −log p ≤ −log p_adapted + log 1/((1 − ε)(1 − w))
 //! ```
 //!
-//! Where the mixture would prefer another class to the answer, w is lowered on that sample, which loosens the
+//! w is larger, up to three times, under a head that favours some classes (its *bias*, `background.rs`), because there whole
+//! runs are wrong. Where the mixture would prefer another class to the answer, w is lowered on that sample, which loosens the
 //! first bound there: the answer is always the most probable class. The *floor* ε bounds what any sure and wrong answer
 //! costs: −log p ≤ log(C / ε).
 //!
@@ -52,13 +54,14 @@ use crate::adapter::{
 };
 use crate::explain::{Part, Similar};
 use crate::gate::Gate;
-use crate::kernels::{exp, vectorised};
 use crate::methods::presets::CARD;
-use crate::methods::recent::{Flags, Labelled, Lump, Recent, Sample, choose_candidates};
-use crate::scores::{Summary, summary_weighed, weigh};
+use crate::methods::recent::{Flags, Labelled, Lump, Recent, Sample};
+use crate::scores::Summary;
 use crate::{Head, Layer, Result, Scores, State};
 
+mod answer;
 mod arrival;
+mod background;
 mod config;
 mod corrections;
 mod emission;
@@ -80,11 +83,9 @@ mod shift;
 
 pub use config::*;
 use corrections::{Corrected, Corrections};
-use emission::sum_exp;
 use evidence::Evidence;
 use fits::{Calibration, ImageBranch};
 use kept::Kept;
-use lump::lump_of;
 use prior::{Prior, PriorWork};
 use scene::Scene;
 use sharpness::Sharpness;
@@ -242,150 +243,6 @@ impl UlTta {
             config: config.clone(),
             head: head.clone(),
         }
-    }
-
-    /// Answers a sample. Writes ℓ to `scores`.
-    fn answer(&self, row: Incoming<'_>, work: &mut Work, scores: &mut [f32]) -> Answered {
-        work.log_prior.resize(row.text.len(), 0.0);
-        self.sharpened(row, work, |row, sharp, work| {
-            self.prior.log_ratios(sharp.weights, &mut work.prior, &mut work.log_prior);
-            if self.seen < prior::WARM_UP {
-                self.prior.at_start(&mut work.prior.mix, &mut work.log_prior);
-            }
-            self.answer_under(row, sharp, work, scores)
-        })
-    }
-
-    /// Hands a row to `answer` beside the same row with its frozen logits times τ_pred.
-    fn sharpened(
-        &self,
-        row: Incoming<'_>,
-        work: &mut Work,
-        answer: impl FnOnce(Incoming<'_>, Incoming<'_>, &mut Work) -> Answered,
-    ) -> Answered {
-        if self.sharpness.tau == 1.0 {
-            return answer(row, row, work);
-        }
-        let (mut text, mut weights) =
-            (std::mem::take(&mut work.sharp_text), std::mem::take(&mut work.sharp_weights));
-        let tau = self.sharpness.tau as f32;
-        text.clear();
-        text.extend(row.text.iter().map(|t| tau * t));
-        weights.resize(text.len(), 0.0);
-        let frozen = weigh(&text, &mut weights);
-        let sharp = Incoming { z: row.z, text: &text, frozen: &frozen, weights: &weights };
-        let mut answered = answer(row, sharp, work);
-        answered.tau_pred = tau;
-        (work.sharp_text, work.sharp_weights) = (text, weights);
-        answered
-    }
-
-    /// Answers a near-copy from the mean of its scene, under the prior of the scene's first row.
-    fn answer_copy(&self, scene: &Scene, work: &mut Work, scores: &mut [f32]) -> Answered {
-        work.log_prior.clone_from(&scene.log_prior);
-        work.prior.mix.clone_from(&scene.mix);
-        let mut weights = std::mem::take(&mut work.scene_weights);
-        weights.resize(scores.len(), 0.0);
-        let frozen = weigh(&scene.logits, &mut weights);
-        let row = Incoming { z: &scene.mean, text: &scene.logits, frozen: &frozen, weights: &weights };
-        let mut buffer = std::mem::take(&mut work.corrected);
-        let row = row.corrected(&self.corrections, &mut buffer, work);
-        let mut answered =
-            self.sharpened(row, work, |row, sharp, work| self.answer_under(row, sharp, work, scores));
-        answered.answer.copy = true;
-        (work.scene_weights, work.corrected) = (weights, buffer);
-        answered
-    }
-
-    /// Answers a sample under the prior in `work`. `sharp` is the row with its frozen logits times τ_pred.
-    fn answer_under(
-        &self,
-        row: Incoming<'_>,
-        sharp: Incoming<'_>,
-        work: &mut Work,
-        scores: &mut [f32],
-    ) -> Answered {
-        let Incoming { z, text, frozen, weights } = sharp;
-        let (classes, advanced) = (text.len(), &self.config.advanced);
-        choose_candidates(
-            text,
-            frozen.best,
-            advanced.candidates,
-            advanced.candidate_range,
-            &mut work.candidates,
-        );
-        let has_image = self.image_scores(z, work);
-        let image_weight = if has_image { self.image.weight() } else { 0.0 };
-
-        // ℓ of every class, and exp(ℓ − best frozen logit): the frozen weight times C π_c.
-        work.weights.resize(classes, 0.0);
-        let known = text.iter().zip(&work.log_prior).zip(weights).zip(&work.prior.mix);
-        vectorised(
-            #[inline(always)]
-            || {
-                for ((s, o), (((&t, &p), &w), &m)) in
-                    scores.iter_mut().zip(&mut work.weights).zip(known.clone())
-                {
-                    *s = t + p;
-                    *o = w * m;
-                }
-            },
-        );
-        // The candidates get their image scores, so their weights have to be computed anew.
-        work.candidates.iter().for_each(|&c| work.weights[c as usize] = 0.0);
-        if image_weight > 0.0 {
-            for (&c, &v) in work.candidates.iter().zip(&work.image) {
-                scores[c as usize] += image_weight * v;
-            }
-        }
-        let summary =
-            summary_weighed(scores, &work.weights, frozen.best, &work.candidates, &mut work.posterior);
-        work.posterior.iter_mut().for_each(|p| *p *= summary.prob);
-        let tau = self.tau_cal() as f32;
-        let prob = if tau == 1.0 { summary.prob } else { 1.0 / sum_exp(scores, tau, summary.best) };
-        let floor = advanced.floor as f32;
-        let frozen_share = self.frozen_share(row, scores, &summary, tau, prob);
-        let of_frozen = row.weights[summary.label] * row.frozen.prob;
-        let mixed = (1.0 - frozen_share) * prob + frozen_share * of_frozen;
-        let emitted = |mixed: f32| (1.0 - floor) * mixed + floor / classes as f32;
-        let flipped = summary.label != frozen.label;
-        let prob_frozen = flipped.then(|| {
-            let adapted = prob * exp(tau * (scores[frozen.label] - summary.best));
-            emitted((1.0 - frozen_share) * adapted + frozen_share * row.frozen.prob)
-        });
-        let answer = Answer {
-            label: summary.label,
-            prob: emitted(mixed),
-            prob_pred: summary.prob,
-            prob_frozen,
-            ..Default::default()
-        };
-        Answered {
-            summary,
-            answer,
-            tau,
-            matched: prob,
-            image_weight,
-            has_image,
-            lump: lump_of(sharp, &summary, work),
-            frozen_share,
-            frozen_prob: row.frozen.prob,
-            tau_pred: 1.0,
-        }
-    }
-
-    /// Computes v of the candidates, relative to the lowest: the other classes count as that one. `false` where there
-    /// is no evidence to score with; v is 0 then.
-    fn image_scores(&self, z: &[f32], work: &mut Work) -> bool {
-        let Some(evidence) = self.evidence.as_ref().filter(|e| e.speaks()) else {
-            work.image.clear();
-            work.image.resize(work.candidates.len(), 0.0);
-            return false;
-        };
-        evidence.scores(z, &work.candidates, &mut work.image);
-        let lowest = work.image.iter().copied().fold(f32::INFINITY, f32::min);
-        work.image.iter_mut().for_each(|v| *v -= lowest);
-        true
     }
 
     /// The temperature of the emitted probabilities.

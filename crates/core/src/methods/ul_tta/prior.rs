@@ -20,30 +20,21 @@
 //! π_s = s · stay + (1 − s) · (0.3 near + 0.7 π⁰)      stay ∝ posterior of the last scene · lift^ν      near = K stay
 //! ```
 //!
-//! with the adapted posterior, K the neighbours' weights, and the lift of the background (below) to a power ν: a run of
+//! with the adapted posterior, K the neighbours' weights, and the lift of the background to a power ν: a run of
 //! a class that the head hardly knows must not turn into a run of the class that the head favours. All use the
 //! same two vectors, stay and near: a further one would cost nothing per class.
 //!
-//! **Background.** A class that the head favours wins often, like a class that occurs often. The two differ in what
-//! comes *second*: a favoured class also comes second often, on samples of other classes; a frequent class does not.
-//! So the *background* of a class is its mean share of the frozen posterior without the winner, over samples that the
-//! class did not win, as a ratio to an even share 1/(C − 1). Its *lift* is
-//!
-//! ```text
-//! lift_c = background_c ^ −power
-//! ```
-//!
-//! and it multiplies counts and frozen posterior alike before they are compared: a favoured class is held down. A
-//! sample counts for the background with weight min(1, 1/(C π_winner)), so that a long run of one class does not make
-//! its neighbours look favoured. With two classes the loser always comes second, which tells nothing: the lift is 1.
+//! **Lift.** Counts and frozen posterior are multiplied by the lift of the *background* (`background.rs`) before they are
+//! compared: a class that the head favours, and that wins often for this reason, is held down.
 //!
 //! All priors are kept as ratios to π⁰.
 
+use super::background::Background;
 use super::config::DefaultConfig;
 use super::corrections::IN_PRIOR;
 use super::experts::{Expert, Shares};
 use super::neighbours::Neighbours;
-use crate::kernels::{Ratios, blend, exp, fold_lanes, ln, multiply, vectorised};
+use crate::kernels::{Ratios, blend, exp, fold_lanes, ln, multiply};
 use crate::methods::checked::checked_counts;
 use crate::methods::kl::cap_kl;
 use crate::{Error, Head, Result, State};
@@ -58,10 +49,6 @@ const MAX_ALL: usize = 1 + MAX_EXPERTS + MAX_STAYS;
 /// Share of the moves that go near; the others go anywhere.
 const NEAR: f64 = 0.3;
 
-/// The background forgets this much more slowly than the evidence: a head's bias is its own, the stream's classes are
-/// not.
-const BACKGROUND_SLOWER: f64 = 4.0;
-
 /// Smaller shares of the last scene's posterior are not carried to the neighbours one by one.
 const LEAST_STAY: f32 = 1e-3;
 
@@ -72,20 +59,12 @@ pub(super) const WARM_UP: u64 = 16;
 /// An expert with less weight than this has no say.
 const LIGHT: f64 = 1e-9;
 
-/// If the classes beside the winner, whose exp(logit − best) is 1, have less than this together, then the sample
-/// tells nothing about the background.
-const MIN_REST: f32 = 1e-30;
-
-/// Bounds of a lift, far from what an f32 cannot hold.
-const LIFTS: std::ops::RangeInclusive<f64> = 1e-6..=1e6;
-
 /// Added to what an expert foretold, so that its logarithm is finite.
 const LEAST_FORETOLD: f64 = 1e-6;
 
 #[derive(Clone, Debug)]
 pub(super) struct Prior {
     dead_zone: f64,
-    background_power: f64,
     /// Power of the lift in what stays.
     stay_lift: f64,
     record_decay: f64,
@@ -94,17 +73,12 @@ pub(super) struct Prior {
     classes: usize,
     /// π⁰.
     start: Vec<f64>,
-    /// An even share for every class, 1/C.
-    even: Vec<f64>,
     /// C π⁰_c, and whether it is 1 for every class.
     base: Vec<f32>,
     uniform: bool,
     /// Empty where the prior is frozen.
     experts: Vec<Expert>,
-    /// Counts of the shares of the frozen posterior without the winner, and counts of the winners; as ratios to 1/C.
-    background: [Expert; 2],
-    /// Follows the background every few samples.
-    lift: Vec<f32>,
+    pub background: Background,
     /// The values of s.
     stays: Vec<f64>,
     /// Posterior of the last scene, and the same moved to the neighbours; both as ratios to π⁰.
@@ -137,14 +111,13 @@ impl Prior {
     /// `half_life` is that of the evidence.
     pub(super) fn new(config: &DefaultConfig, classes: usize, half_life: f64) -> Self {
         let a = &config.advanced;
-        let even = vec![1.0 / classes as f64; classes];
-        let start = if config.prior.start.is_empty() { even.clone() } else { config.prior.start.clone() };
+        let given = &config.prior.start;
+        let start = if given.is_empty() { vec![1.0 / classes as f64; classes] } else { given.clone() };
         let (half_lives, stays): (&[f64], &[f64]) =
             if config.prior.frozen { (&[], &[]) } else { (&a.prior_half_lives, &a.prior_stays) };
         let expert = |h: f64| Expert::new(h, a.prior_smoothing, classes);
         Self {
             dead_zone: a.prior_dead_zone,
-            background_power: a.prior_background,
             stay_lift: a.prior_stay_lift,
             record_decay: a.prior_record_decay,
             head_start: a.prior_head_start,
@@ -153,10 +126,8 @@ impl Prior {
             base: start.iter().map(|p| (p * classes as f64) as f32).collect(),
             uniform: config.prior.start.is_empty(),
             start,
-            even,
             experts: half_lives.iter().map(|&h| expert(h)).collect(),
-            background: [BACKGROUND_SLOWER * half_life; 2].map(expert),
-            lift: vec![1.0; classes],
+            background: Background::new(config, classes, half_life),
             stays: stays.to_vec(),
             stay: vec![1.0; classes],
             near: vec![1.0; classes],
@@ -176,9 +147,10 @@ impl Prior {
         log_prior.iter_mut().zip(&self.base).for_each(|(o, b)| *o = b.ln());
     }
 
-    /// Takes over what depends on the head alone.
-    pub(super) fn keep_neighbours(&mut self, other: &mut Self) {
+    /// Takes over what belongs to the head: its neighbours and its background.
+    pub(super) fn keep_head(&mut self, other: &mut Self) {
         std::mem::swap(&mut self.neighbours, &mut other.neighbours);
+        self.background.clone_from(&other.background);
     }
 
     /// Writes log(C π_c) for the coming sample, and C π_c to `work.mix`. `text` is exp(frozen logit − best).
@@ -192,7 +164,7 @@ impl Prior {
         work.lifted.resize(c, 0.0);
         work.ratios.resize(c * self.experts.len(), 0.0);
         work.foretold.resize(self.records.len(), 0.0);
-        let norm = 1.0 / multiply(text, &self.lift, &mut work.lifted) as f64;
+        let norm = 1.0 / multiply(text, &self.background.lift, &mut work.lifted) as f64;
         let text = &work.lifted[..];
         let weights = self.weights();
         let mut at_start = weights[0] as f32;
@@ -260,7 +232,7 @@ impl Prior {
         let zone = self.dead_zone.exp();
         Ratios {
             counts: &expert.near,
-            lift: &self.lift,
+            lift: &self.background.lift,
             slope: slope as f32,
             offset: offset as f32,
             up: zone as f32,
@@ -304,26 +276,13 @@ impl Prior {
         }
         self.advance(candidates, posterior, &mut work.stay, head);
         let shares = &mut work.shares;
-        let candidates = candidates.iter().map(|&c| c as usize);
-        shares.list(candidates.clone().zip(posterior.iter().copied()), &self.start);
+        let classes = candidates.iter().map(|&c| c as usize);
+        shares.list(classes.zip(posterior.iter().copied()), &self.start);
         for expert in &mut self.experts {
             expert.count(1.0, shares);
         }
 
-        if self.background_power == 0.0 {
-            return;
-        }
-        let others = candidates.filter(|&c| c != winner).map(|c| (c, text[c]));
-        let rest: f32 = others.clone().map(|(_, t)| t).sum();
-        if rest < MIN_REST {
-            return;
-        }
-        let weight = (1.0 / work.mix[winner] as f64).min(1.0);
-        let [seconds, winners] = &mut self.background;
-        shares.list(others.map(|(c, t)| (c, t / rest)), &self.even);
-        seconds.count(weight, shares);
-        shares.list([(winner, 1.0)].into_iter(), &self.even);
-        winners.count(weight, shares);
+        self.background.count(candidates, text, winner, work.mix[winner], shares);
     }
 
     /// What the filter believes of the next class before it moves: this sample's posterior, lifted; and near it.
@@ -335,7 +294,10 @@ impl Prior {
         let power = self.stay_lift as f32;
         lifted.clear();
         lifted.extend(
-            candidates.iter().zip(posterior).map(|(&c, p)| p * exp(power * ln(self.lift[c as usize]))),
+            candidates
+                .iter()
+                .zip(posterior)
+                .map(|(&c, p)| p * exp(power * ln(self.background.lift[c as usize]))),
         );
         let all = lifted.iter().sum::<f32>() + rest.max(0.0);
         lifted.iter_mut().for_each(|p| *p /= all.max(f32::MIN_POSITIVE));
@@ -377,26 +339,9 @@ impl Prior {
 
     /// The lift from the background as it stands.
     pub(super) fn relift(&mut self) {
-        if self.experts.is_empty() {
-            return;
+        if !self.experts.is_empty() {
+            self.background.relift();
         }
-        let c = self.classes as f64;
-        let [seconds, winners] = &self.background;
-        let power = -self.background_power;
-        let (least, seen) = (seconds.smoothing, seconds.smoothing + seconds.total);
-        let of_others = (c - 1.0) / c;
-        vectorised(
-            #[inline(always)]
-            || {
-                let counts = seconds.ratios().zip(winners.ratios());
-                for (lift, (second, won)) in self.lift.iter_mut().zip(counts) {
-                    // Share of the class in the samples that it did not win, smoothed.
-                    let (share, all) = (least + second * of_others, (seen - won / c).max(least));
-                    let lifted = if power == -1.0 { all / share } else { (share / all).powf(power) };
-                    *lift = lifted.clamp(*LIFTS.start(), *LIFTS.end()) as f32;
-                }
-            },
-        );
     }
 
     /// At an update: the lift, and the KL that operators watch.
@@ -433,12 +378,12 @@ impl Prior {
             return;
         }
         let (mut counts, mut sums) = (Vec::new(), Vec::new());
-        self.experts.iter().chain(&self.background).for_each(|e| e.save(&mut counts, &mut sums));
+        self.experts.iter().chain(&self.background.counts).for_each(|e| e.save(&mut counts, &mut sums));
         state.put("local.prior.kl", &[self.kl]);
         state.put("local.prior.records", &self.records);
         state.put("local.prior.counts", &counts);
         state.put("local.prior.sums", &sums);
-        state.put("local.prior.lift", &self.lift);
+        state.put("local.prior.lift", &self.background.lift);
         state.put("local.prior.stay", &self.stay);
         state.put("local.prior.near", &self.near);
         state.put("local.prior.mix", &work.mix);
@@ -450,16 +395,16 @@ impl Prior {
         }
         self.kl = checked_counts("local.prior.kl", state, 1)?[0];
         self.records = state.get_n::<f64>("local.prior.records", self.records.len())?.to_vec();
-        let all = self.experts.len() + self.background.len();
+        let all = self.experts.len() + self.background.counts.len();
         let counts = checked_counts("local.prior.counts", state, all * self.classes)?;
         let sums = checked_counts("local.prior.sums", state, all * 3)?;
         let saved = counts.chunks(self.classes).zip(sums.as_chunks().0);
-        let starts = std::iter::repeat_n(&self.start, self.experts.len()).chain([&self.even; 2]);
-        let experts = self.experts.iter_mut().chain(&mut self.background);
+        let starts = std::iter::repeat_n(&self.start, self.experts.len()).chain([&self.background.even; 2]);
+        let experts = self.experts.iter_mut().chain(&mut self.background.counts);
         for ((expert, start), (counts, &sums)) in experts.zip(starts).zip(saved) {
             expert.load(counts, sums, start)?;
         }
-        self.lift = state.within::<f32>("local.prior.lift", self.classes, LIFTS)?.to_vec();
+        self.background.load(state)?;
         let belief = |name: &str| -> Result<Vec<f32>> {
             let beliefs = state.within::<f32>(name, self.classes, 0.0..=1e30)?;
             let sum: f64 = beliefs.iter().zip(&self.start).map(|(&b, p)| b as f64 * p).sum();
@@ -551,7 +496,7 @@ mod tests {
             prior.learn(&mut work, &[0, 1], &text.map(|t| t / 1.3), &text, winner, &head(2));
             prior.update(&work);
         }
-        assert!(prior.lift.iter().all(|l| (l - 1.0).abs() < 1e-5), "{:?}", prior.lift);
+        assert!(prior.background.lift.iter().all(|l| (l - 1.0).abs() < 1e-5), "{:?}", prior.background.lift);
     }
 
     /// What π⁰ says must not be taken for what the head favours.
@@ -568,7 +513,7 @@ mod tests {
                 prior.learn(&mut work, &[0, 1, 2], &text.map(|t| t / 1.2), &text, i % 3, &head(3));
                 prior.update(&work);
             }
-            prior.lift.clone()
+            prior.background.lift.clone()
         };
         let (even, skewed) = (lift(Vec::new()), lift(vec![0.9, 0.05, 0.05]));
         assert!(even.iter().zip(&skewed).all(|(a, b)| (a - b).abs() < 0.02), "{even:?} {skewed:?}");

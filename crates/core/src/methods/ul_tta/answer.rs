@@ -1,0 +1,157 @@
+//! The answer to a sample: frozen logits, prior and image evidence added up, and the probability that is emitted for it.
+//! Nothing changes here but buffers.
+
+use super::emission::sum_exp;
+use super::lump::lump_of;
+use super::scene::Scene;
+use super::{Answered, Incoming, UlTta, Work, prior};
+use crate::adapter::Answer;
+use crate::kernels::{exp, vectorised};
+use crate::methods::recent::choose_candidates;
+use crate::scores::{summary_weighed, weigh};
+
+impl UlTta {
+    /// Answers a sample. Writes ℓ to `scores`.
+    pub(super) fn answer(&self, row: Incoming<'_>, work: &mut Work, scores: &mut [f32]) -> Answered {
+        work.log_prior.resize(row.text.len(), 0.0);
+        self.sharpened(row, work, |row, sharp, work| {
+            self.prior.log_ratios(sharp.weights, &mut work.prior, &mut work.log_prior);
+            if self.seen < prior::WARM_UP {
+                self.prior.at_start(&mut work.prior.mix, &mut work.log_prior);
+            }
+            self.answer_under(row, sharp, work, scores)
+        })
+    }
+
+    /// Hands a row to `answer` beside the same row with its frozen logits times τ_pred.
+    fn sharpened(
+        &self,
+        row: Incoming<'_>,
+        work: &mut Work,
+        answer: impl FnOnce(Incoming<'_>, Incoming<'_>, &mut Work) -> Answered,
+    ) -> Answered {
+        if self.sharpness.tau == 1.0 {
+            return answer(row, row, work);
+        }
+        let (mut text, mut weights) =
+            (std::mem::take(&mut work.sharp_text), std::mem::take(&mut work.sharp_weights));
+        let tau = self.sharpness.tau as f32;
+        text.clear();
+        text.extend(row.text.iter().map(|t| tau * t));
+        weights.resize(text.len(), 0.0);
+        let frozen = weigh(&text, &mut weights);
+        let sharp = Incoming { z: row.z, text: &text, frozen: &frozen, weights: &weights };
+        let mut answered = answer(row, sharp, work);
+        answered.tau_pred = tau;
+        (work.sharp_text, work.sharp_weights) = (text, weights);
+        answered
+    }
+
+    /// Answers a near-copy from the mean of its scene, under the prior of the scene's first row.
+    pub(super) fn answer_copy(&self, scene: &Scene, work: &mut Work, scores: &mut [f32]) -> Answered {
+        work.log_prior.clone_from(&scene.log_prior);
+        work.prior.mix.clone_from(&scene.mix);
+        let mut weights = std::mem::take(&mut work.scene_weights);
+        weights.resize(scores.len(), 0.0);
+        let frozen = weigh(&scene.logits, &mut weights);
+        let row = Incoming { z: &scene.mean, text: &scene.logits, frozen: &frozen, weights: &weights };
+        let mut buffer = std::mem::take(&mut work.corrected);
+        let row = row.corrected(&self.corrections, &mut buffer, work);
+        let mut answered =
+            self.sharpened(row, work, |row, sharp, work| self.answer_under(row, sharp, work, scores));
+        answered.answer.copy = true;
+        (work.scene_weights, work.corrected) = (weights, buffer);
+        answered
+    }
+
+    /// Answers a sample under the prior in `work`. `sharp` is the row with its frozen logits times τ_pred.
+    fn answer_under(
+        &self,
+        row: Incoming<'_>,
+        sharp: Incoming<'_>,
+        work: &mut Work,
+        scores: &mut [f32],
+    ) -> Answered {
+        let Incoming { z, text, frozen, weights } = sharp;
+        let (classes, advanced) = (text.len(), &self.config.advanced);
+        choose_candidates(
+            text,
+            frozen.best,
+            advanced.candidates,
+            advanced.candidate_range,
+            &mut work.candidates,
+        );
+        let has_image = self.image_scores(z, work);
+        let image_weight = if has_image { self.image.weight() } else { 0.0 };
+
+        // ℓ of every class, and exp(ℓ − best frozen logit): the frozen weight times C π_c.
+        work.weights.resize(classes, 0.0);
+        let known = text.iter().zip(&work.log_prior).zip(weights).zip(&work.prior.mix);
+        vectorised(
+            #[inline(always)]
+            || {
+                for ((s, o), (((&t, &p), &w), &m)) in
+                    scores.iter_mut().zip(&mut work.weights).zip(known.clone())
+                {
+                    *s = t + p;
+                    *o = w * m;
+                }
+            },
+        );
+        // The candidates get their image scores, so their weights have to be computed anew.
+        work.candidates.iter().for_each(|&c| work.weights[c as usize] = 0.0);
+        if image_weight > 0.0 {
+            for (&c, &v) in work.candidates.iter().zip(&work.image) {
+                scores[c as usize] += image_weight * v;
+            }
+        }
+        let summary =
+            summary_weighed(scores, &work.weights, frozen.best, &work.candidates, &mut work.posterior);
+        work.posterior.iter_mut().for_each(|p| *p *= summary.prob);
+        let tau = self.tau_cal() as f32;
+        let prob = if tau == 1.0 { summary.prob } else { 1.0 / sum_exp(scores, tau, summary.best) };
+        let floor = advanced.floor as f32;
+        let frozen_share = self.frozen_share(row, scores, &summary, tau, prob);
+        let of_frozen = row.weights[summary.label] * row.frozen.prob;
+        let mixed = (1.0 - frozen_share) * prob + frozen_share * of_frozen;
+        let emitted = |mixed: f32| (1.0 - floor) * mixed + floor / classes as f32;
+        let flipped = summary.label != frozen.label;
+        let prob_frozen = flipped.then(|| {
+            let adapted = prob * exp(tau * (scores[frozen.label] - summary.best));
+            emitted((1.0 - frozen_share) * adapted + frozen_share * row.frozen.prob)
+        });
+        let answer = Answer {
+            label: summary.label,
+            prob: emitted(mixed),
+            prob_pred: summary.prob,
+            prob_frozen,
+            ..Default::default()
+        };
+        Answered {
+            summary,
+            answer,
+            tau,
+            matched: prob,
+            image_weight,
+            has_image,
+            lump: lump_of(sharp, &summary, work),
+            frozen_share,
+            frozen_prob: row.frozen.prob,
+            tau_pred: 1.0,
+        }
+    }
+
+    /// Computes v of the candidates, relative to the lowest: the other classes count as that one. `false` where there
+    /// is no evidence to score with; v is 0 then.
+    fn image_scores(&self, z: &[f32], work: &mut Work) -> bool {
+        let Some(evidence) = self.evidence.as_ref().filter(|e| e.speaks()) else {
+            work.image.clear();
+            work.image.resize(work.candidates.len(), 0.0);
+            return false;
+        };
+        evidence.scores(z, &work.candidates, &mut work.image);
+        let lowest = work.image.iter().copied().fold(f32::INFINITY, f32::min);
+        work.image.iter_mut().for_each(|v| *v -= lowest);
+        true
+    }
+}
