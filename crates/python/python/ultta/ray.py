@@ -35,6 +35,7 @@ def adapt(
     seconds: str | None = None,
     keep: Sequence[str] | None = None,
     prefix: str = "",
+    partitions: int | None = None,
     normalize: bool = False,
     method: str = "ul_tta",
     preset: str = "default",
@@ -43,7 +44,8 @@ def adapt(
     """Answers for every row of a ``ray.data.Dataset`` with a column of features, as a dataset.
 
     With a ``key`` (the camera), each key is one stream in the order of ``time`` (one column or several), answered exactly as
-    ``Session.step`` answers it on one machine. The work is done before this returns.
+    ``Session.step`` answers it on one machine. Ray sorts the rows into ``partitions`` blocks (as many as it sees fit unless
+    told): memory goes by the size of a block, and a stream may be longer than that. The work is done before this returns.
 
     Without a key, one pass learns, a session per block; the evidence of all is merged in a tree; a second pass answers with
     it, as its rows are asked for. Such answers have seen the whole set: ``hindsight`` is true for them.
@@ -68,6 +70,8 @@ def adapt(
         settings=settings,
     )
     dataset = dataset.select_columns(plan.columns)
+    if partitions is not None:
+        dataset.context.default_hash_shuffle_parallelism = partitions
     return _streams(dataset, plan) if key is not None else _hindsight(dataset, plan)
 
 
@@ -75,25 +79,26 @@ def _streams(dataset: Any, plan: Plan) -> Any:
     """Blocks of sorted rows. A stream that goes on in the next block hands its state over; all others run at the same time."""
     blocks = dataset.sort(plan.order).to_arrow_refs()
     shared = ray.put(plan)
-    ends = ray.get([_ends.remote(shared, block) for block in blocks])
-    blocks, ends = zip(*[(block, end) for block, end in zip(blocks, ends) if end is not None] or [((), ())])
-    out, last, state = [], None, None
-    for i, (block, (first, last_here)) in enumerate(zip(blocks, ends)):
-        goes_on = i + 1 < len(ends) and ends[i + 1][0] == last_here
-        answers, state = _answer.remote(shared, block, last, state if last == first else None, goes_on)
+    look, answer = ray.remote(_ends), ray.remote(num_returns=2)(_answer)
+    found = zip(blocks, ray.get([look.remote(shared, block) for block in blocks]))
+    filled = [(block, *ends) for block, ends in found if ends is not None]
+    if not filled:
+        raise ValueError("dataset: expected at least 1 row, got 0")
+    out, before, state = [], None, None
+    for i, (block, first, last) in enumerate(filled):
+        goes_on = i + 1 < len(filled) and filled[i + 1][1] == last
+        answers, state = answer.remote(shared, block, before, state if before == first else None, goes_on)
         out.append(answers)
-        last = last_here
+        before = last
     return ray.data.from_arrow_refs(out)
 
 
-@ray.remote(num_cpus=0.1)
 def _ends(plan: Plan, block: pa.Table) -> tuple[Any, Any] | None:
     """The first and the last key of a block."""
     found = list(runs(plan.key or "key", block.column(plan.key)))
     return (found[0][2], found[-1][2]) if found else None
 
 
-@ray.remote(num_returns=2)
 def _answer(
     plan: Plan, block: pa.Table, key: Any, state: bytes | None, goes_on: bool
 ) -> tuple[pa.Table, bytes | None]:
@@ -112,8 +117,9 @@ def _hindsight(dataset: Any, plan: Plan) -> Any:
             yield _table([ray.get(shared).learned([block])])
 
     states = dataset.map_batches(learned, batch_format="pyarrow", batch_size=None).to_arrow_refs()
+    join = ray.remote(_merge)
     while len(states) > 1:
-        states = [_merge.remote(*states[i : i + FAN]) for i in range(0, len(states), FAN)]
+        states = [join.remote(*states[i : i + FAN]) for i in range(0, len(states), FAN)]
     found = _states(ray.get(states))
     if not found:
         raise ValueError("dataset: expected at least 1 row, got 0")
@@ -126,7 +132,6 @@ def _hindsight(dataset: Any, plan: Plan) -> Any:
     return dataset.map_batches(answered, batch_format="pyarrow", batch_size=None)
 
 
-@ray.remote
 def _merge(*tables: pa.Table) -> pa.Table:
     """One state out of several."""
     found = _states(tables)
