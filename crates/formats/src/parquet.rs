@@ -102,7 +102,9 @@ impl<'a> Table<'a> {
         let rows = reader.metadata().file_metadata().num_rows();
         let rows = usize::try_from(rows).map_err(|_| broken("its number of rows is below zero").at(path))?;
         if rows == 0 {
-            return Err(Problem::Unsupported { what: "features: expected at least 1 row, got 0".into() }.at(path));
+            return Err(
+                Problem::Unsupported { what: "features: expected at least 1 row, got 0".into() }.at(path)
+            );
         }
         let table = Self { path, reader, rows };
         if table.named("views").next().is_some() {
@@ -130,7 +132,8 @@ impl<'a> Table<'a> {
     /// The columns of numbers that a column of the table consists of.
     fn named(&self, name: &str) -> impl Iterator<Item = (usize, &ColumnDescriptor)> {
         let columns = self.reader.metadata().file_metadata().schema_descr().columns();
-        let of = move |column: &ColumnDescriptor| column.path().parts().first().is_some_and(|root| root == name);
+        let of =
+            move |column: &ColumnDescriptor| column.path().parts().first().is_some_and(|root| root == name);
         columns.iter().map(AsRef::as_ref).enumerate().filter(move |(_, column)| of(column))
     }
 
@@ -166,7 +169,9 @@ impl<'a> Table<'a> {
             Physical::INT64 => Dtype::I64,
             Physical::FLOAT => Dtype::F32,
             Physical::DOUBLE => Dtype::F64,
-            Physical::FIXED_LEN_BYTE_ARRAY if column.logical_type_ref() == Some(&LogicalType::Float16) => Dtype::F16,
+            Physical::FIXED_LEN_BYTE_ARRAY if column.logical_type_ref() == Some(&LogicalType::Float16) => {
+                Dtype::F16
+            }
             other => return Err(unfit(format!("{other}"))),
         };
         self.check_compression(index)?;
@@ -281,7 +286,12 @@ impl Levels {
         let (got, ..) =
             reader.read_records(rows, Some(&mut self.definition), Some(&mut self.repetition), &mut values)?;
         bytes.resize(values.len() * N, 0);
-        bytes.as_chunks_mut::<N>().0.iter_mut().zip(&values).for_each(|(place, value)| *place = encode(value));
+        bytes
+            .as_chunks_mut::<N>()
+            .0
+            .iter_mut()
+            .zip(&values)
+            .for_each(|(place, value)| *place = encode(value));
         Ok(got)
     }
 

@@ -141,15 +141,18 @@ def test_run_reads_and_writes_parquet(stream: Stream, tmp_path: Path, kind: str)
         column = column.cast(pa.list_(pa.float32()))
     learn = np.arange(len(rows)) % 4 != 0
     times = np.arange(len(rows)) / 2
-    table = pa.table({"camera": ["a"] * len(rows), "features": column, "labels": stream.labels, "learn": learn, "times": times})
+    beside = {"camera": ["a"] * len(rows), "labels": stream.labels, "learn": learn, "times": times}
+    table = pa.table({"features": column, **beside})
     pq.write_table(table, tmp_path / "rows.parquet", row_group_size=256)
     stream.head.save(tmp_path / "head.safetensors")
-    done = run("--features", tmp_path / "rows.parquet", "--head", tmp_path / "head.safetensors", "--out", tmp_path / "p.parquet")
+    files = "--features", tmp_path / "rows.parquet", "--head", tmp_path / "head.safetensors"
+    done = run(*files, "--out", tmp_path / "p.parquet")
     assert done.returncode == 0, done.stderr
     found = pq.read_table(tmp_path / "p.parquet")
     step = ultta.Session(stream.head).step(rows, learn=learn, times=times)
     for name, wanted in (
-        ("label", step.labels), ("class", step.names), ("prob", step.prob), ("admitted", step.admitted), ("scene", step.scenes),
+        ("label", step.labels), ("class", step.names), ("prob", step.prob), ("admitted", step.admitted),
+        ("scene", step.scenes),
     ):  # fmt: skip
         np.testing.assert_array_equal(found[name].to_numpy(), wanted, err_msg=name)
 

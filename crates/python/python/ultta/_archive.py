@@ -1,4 +1,4 @@
-"""Rows of an archive on their way through sessions: what ``ultta.ray`` and ``ultta.spark`` share. Tables are Arrow's."""
+"""Rows of an archive on their way through sessions: what ``ultta.ray`` and ``ultta.spark`` share, on Arrow's tables."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Plan:
             raise ValueError("key: expected the column that tells streams apart, as time orders the rows of each")
         if keep is None:
             keep = tuple(name for name in columns if name != given["features"])
-        twice = [name for name in keep if name.removeprefix(given["prefix"]) in ANSWERS and name.startswith(given["prefix"])]
+        twice = [name for name in keep if name in {given["prefix"] + answer for answer in ANSWERS}]
         if twice:
             raise ValueError(
                 f"{twice[0]}: both an input column and an answer; keep others (keep=[…]) or name the answers "

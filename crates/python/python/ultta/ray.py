@@ -43,16 +43,17 @@ def adapt(
 ) -> Any:
     """Answers for every row of a ``ray.data.Dataset`` with a column of features, as a dataset.
 
-    With a ``key`` (the camera), each key is one stream in the order of ``time`` (one column or several), answered exactly as
-    ``Session.step`` answers it on one machine. Ray sorts the rows into ``partitions`` blocks (as many as it sees fit unless
-    told): memory goes by the size of a block, and a stream may be longer than that. The work is done before this returns.
+    With a ``key`` (the camera), each key is one stream in the order of ``time`` (one column or several), answered
+    exactly as ``Session.step`` answers it on one machine. Ray sorts the rows into ``partitions`` blocks (as many as
+    it sees fit unless told): memory goes by the size of a block, and a stream may be longer than that. The work is
+    done before this returns.
 
-    Without a key, one pass learns, a session per block; the evidence of all is merged in a tree; a second pass answers with
-    it, as its rows are asked for. Such answers have seen the whole set: ``hindsight`` is true for them.
+    Without a key, one pass learns, a session per block; the evidence of all is merged in a tree; a second pass
+    answers with it, as its rows are asked for. Such answers have seen the whole set: ``hindsight`` is true for them.
 
-    ``learn``: a column that tells which rows may teach. ``seconds``: arrival times, for updates by time. ``keep``: columns to
-    carry over; all but the features unless told. ``prefix`` goes before the names of the answers. ``settings``: those of a
-    ``Session``.
+    ``learn``: a column that tells which rows may teach. ``seconds``: arrival times, for updates by time. ``keep``:
+    columns to carry over; all but the features unless told. ``prefix`` goes before the names of the answers.
+    ``settings``: those of a ``Session``.
     """
     plan = Plan.of(
         dataset.columns(),
@@ -76,10 +77,11 @@ def adapt(
 
 
 def _streams(dataset: Any, plan: Plan) -> Any:
-    """Blocks of sorted rows. A stream that goes on in the next block hands its state over; all others run at the same time."""
+    """Blocks of sorted rows. A stream that goes on in the next block hands its state over; others run at the same time."""
     blocks = dataset.sort(plan.order).to_arrow_refs()
     shared = ray.put(plan)
-    look, answer = ray.remote(_ends), ray.remote(num_returns=2)(_answer)
+    look: Any = ray.remote(_ends)
+    answer: Any = ray.remote(num_returns=2)(_answer)
     found = zip(blocks, ray.get([look.remote(shared, block) for block in blocks]))
     filled = [(block, *ends) for block, ends in found if ends is not None]
     if not filled:
@@ -102,7 +104,7 @@ def _ends(plan: Plan, block: pa.Table) -> tuple[Any, Any] | None:
 def _answer(
     plan: Plan, block: pa.Table, key: Any, state: bytes | None, goes_on: bool
 ) -> tuple[pa.Table, bytes | None]:
-    """Answers of a block, and the state of its last stream if that goes on. A task that is tried again answers the same."""
+    """Answers of a block, and the state of its last stream if that goes on. A second attempt answers the same."""
     streams = Streams(plan, key, state)
     answers = streams.answer(block)
     left = streams.session.state().to_bytes() if goes_on and streams.session is not None else None
@@ -117,7 +119,7 @@ def _hindsight(dataset: Any, plan: Plan) -> Any:
             yield _table([ray.get(shared).learned([block])])
 
     states = dataset.map_batches(learned, batch_format="pyarrow", batch_size=None).to_arrow_refs()
-    join = ray.remote(_merge)
+    join: Any = ray.remote(_merge)
     while len(states) > 1:
         states = [join.remote(*states[i : i + FAN]) for i in range(0, len(states), FAN)]
     found = _states(ray.get(states))

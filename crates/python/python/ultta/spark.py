@@ -62,18 +62,18 @@ def adapt(
 ) -> DataFrame:
     """Answers for every row of a DataFrame with a column of features, as a DataFrame.
 
-    With a ``key`` (the camera), each key is one stream in the order of ``time`` (one column or several), answered exactly as
-    ``Session.step`` answers it on one machine.
+    With a ``key`` (the camera), each key is one stream in the order of ``time`` (one column or several), answered
+    exactly as ``Session.step`` answers it on one machine.
 
-    Of a streaming DataFrame (Structured Streaming) the rows of every micro-batch are answered in the order of ``time``, and
-    Spark keeps the state of every key. It needs a key, and Spark's RocksDB state store.
+    Of a streaming DataFrame (Structured Streaming) the rows of every micro-batch are answered in the order of
+    ``time``, and Spark keeps the state of every key. It needs a key, and Spark's RocksDB state store.
 
-    Without a key, one pass learns, a session per partition (before this returns); the evidence of all is merged in a tree; a
-    second pass answers with it. Such answers have seen the whole set: ``hindsight`` is true for them.
+    Without a key, one pass learns, a session per partition (before this returns); the evidence of all is merged in a
+    tree; a second pass answers with it. Such answers have seen the whole set: ``hindsight`` is true for them.
 
-    ``learn``: a column that tells which rows may teach. ``seconds``: arrival times, for updates by time. ``keep``: columns to
-    carry over; all but the features unless told. ``prefix`` goes before the names of the answers. ``settings``: those of a
-    ``Session``.
+    ``learn``: a column that tells which rows may teach. ``seconds``: arrival times, for updates by time. ``keep``:
+    columns to carry over; all but the features unless told. ``prefix`` goes before the names of the answers.
+    ``settings``: those of a ``Session``.
     """
     plan = Plan.of(
         dataframe.columns,
@@ -128,7 +128,7 @@ def _merged(dataframe: DataFrame, plan: Plan) -> bytes:
     number = "__partition"
 
     def learned(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        node = []
+        node: list[int] = []
 
         def tables() -> Iterator[pa.Table]:
             for batch in batches:
