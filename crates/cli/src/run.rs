@@ -29,7 +29,7 @@ use crate::{output, pipe};
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Features: safetensors, .npy or .npz, with `learn`, `times` and `views` where they are there; - reads JSON lines from standard input and answers each at once
+    /// Features: safetensors, .npy, .npz or (in builds with the feature `parquet`) Parquet, with `learn`, `times` and `views` where they are there; - reads JSON lines from standard input and answers each at once
     #[arg(long, value_name = "FILE", help_heading = "Input")]
     pub features: PathBuf,
 

@@ -44,7 +44,7 @@ pub enum Problem {
     /// The bytes do not follow the format.
     #[error("not a valid {format}: {reason}")]
     Broken {
-        /// `safetensors file`, `.npy file` or `.npz archive`.
+        /// `safetensors file`, `.npy file`, `.npz archive` or `Parquet file`.
         format: &'static str,
         /// Where it goes wrong.
         reason: String,
@@ -97,6 +97,26 @@ pub enum Problem {
         /// Number of rows.
         expected: usize,
         /// Number of entries.
+        got: usize,
+    },
+    /// A row without a value.
+    #[error("{name}: row {row} has no value (null)")]
+    Null {
+        /// The array's name.
+        name: String,
+        /// Index of the row.
+        row: usize,
+    },
+    /// A row of another length than the first.
+    #[error("{name}: row {row} has {got} numbers, expected {expected} as in the first row")]
+    Length {
+        /// The array's name.
+        name: String,
+        /// Index of the row.
+        row: usize,
+        /// Numbers in the first row.
+        expected: usize,
+        /// Numbers in this one.
         got: usize,
     },
     /// A label below zero, or too large for an index.

@@ -1,5 +1,5 @@
 //! A features file as it is stored: rows of numbers, and what may stand beside them (labels, `learn`, `times`,
-//! `views`, strings). Safetensors, `.npy` and `.npz` are told apart by their first bytes.
+//! `views`, strings). Safetensors, `.npy`, `.npz` and Parquet are told apart by their first bytes.
 //!
 //! Nothing here knows what a row means: whether it is of unit length is checked by `ultta::FeatureFile`.
 
@@ -16,7 +16,13 @@ use crate::tensors::Strings;
 use crate::{Problem, Result, Tensors, map_file};
 
 /// The bytes of a file, mapped or held in memory.
-type Bytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
+pub(crate) type Bytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
+
+/// What is said of Parquet where it is not read.
+#[cfg(feature = "parquet")]
+const NO_PARQUET: &str = "a Parquet file; expected safetensors, .npy or .npz here";
+#[cfg(not(feature = "parquet"))]
+const NO_PARQUET: &str = "a Parquet file, which this build does not read; build it with `--features parquet`";
 
 /// One array of a file.
 #[derive(Clone)]
@@ -60,10 +66,17 @@ impl StoredFeatures {
     /// Opens a file and checks its header and the small arrays; no row is read yet.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        Self::from_bytes(path, map_file(path)?)
+        let file = map_file(path)?;
+        #[cfg(feature = "parquet")]
+        if Format::of(&file) == Format::Parquet {
+            let unpacked = crate::parquet::unpack(path)?;
+            return Self::read(path, unpacked).map_err(|problem| problem.at(path));
+        }
+        Self::from_bytes(path, file)
     }
 
-    /// The same for the bytes of a file; `path` is for messages.
+    /// The same for the bytes of a file; `path` is for messages. Parquet is refused: a few of its bytes can unpack to very many,
+    /// and these bytes may come from anybody.
     pub fn from_bytes(
         path: impl AsRef<Path>,
         bytes: impl AsRef<[u8]> + Send + Sync + 'static,
@@ -176,6 +189,7 @@ impl Arrays {
         Ok(match Format::of(bytes) {
             Format::Npy => Arrays::Npy(file),
             Format::Npz => Arrays::Npz(file),
+            Format::Parquet => return Err(Problem::Unsupported { what: NO_PARQUET.into() }),
             Format::Safetensors => {
                 let tensors = Tensors::read(bytes)?;
                 Arrays::Safetensors(file, tensors)

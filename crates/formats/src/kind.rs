@@ -36,12 +36,16 @@ impl Kind {
     }
 }
 
-/// How a file is laid out. Bytes that are not NumPy's are taken for safetensors, whose reader says what is wrong.
+/// How Parquet files begin.
+pub(crate) const PARQUET_MAGIC: &[u8] = b"PAR1";
+
+/// How a file is laid out. Bytes that are neither NumPy's nor Parquet's are taken for safetensors, whose reader says what is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
     Safetensors,
     Npy,
     Npz,
+    Parquet,
 }
 
 impl Format {
@@ -50,6 +54,8 @@ impl Format {
             Format::Npy
         } else if bytes.starts_with(NPZ_MAGIC) {
             Format::Npz
+        } else if bytes.starts_with(PARQUET_MAGIC) {
+            Format::Parquet
         } else {
             Format::Safetensors
         }

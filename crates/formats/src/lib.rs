@@ -6,6 +6,7 @@
 //! | [`features`] | a features file as it is stored: rows, labels, `learn`, `times`, `views` |
 //! | [`tensors`] | safetensors: reading the header, writing a file |
 //! | [`npy`] | NumPy's `.npy` arrays and `.npz` archives |
+//! | `parquet` | Parquet as a features file, behind the feature `parquet` |
 //! | [`onnx`] | small ONNX models, written only |
 //! | [`lines`] | rows as JSON lines |
 //! | [`numbers`] | little-endian numbers of every dtype |
@@ -25,6 +26,8 @@ pub mod map;
 pub mod npy;
 pub mod numbers;
 pub mod onnx;
+#[cfg(feature = "parquet")]
+mod parquet;
 pub mod shown;
 pub mod tensors;
 pub mod write;

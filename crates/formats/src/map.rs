@@ -8,17 +8,22 @@ pub use memmap2::Mmap;
 use crate::{Error, Result};
 
 /// Maps a file into memory, read-only. An empty file gives an empty map.
-#[allow(unsafe_code)]
 pub fn map_file(path: &Path) -> Result<Mmap> {
     let file = File::open(path).map_err(Error::io("opening", path))?;
     if file.metadata().is_ok_and(|found| found.is_dir()) {
         return Err(Error::io("opening", path)(std::io::Error::other("it is a folder, expected a file")));
     }
+    map(&file).map_err(Error::io("mapping", path))
+}
+
+/// Maps an open file into memory, read-only.
+#[allow(unsafe_code)]
+pub(crate) fn map(file: &File) -> std::io::Result<Mmap> {
     // SAFETY: the map is read-only, and everything that reads it treats the bytes as untrusted. What `Mmap` asks
     // of its caller is that no other process shortens or rewrites the file while it is mapped. That cannot be
     // enforced; it holds for files that this project writes, since they are replaced by a rename and never
     // written in place, and it is asked of every other file that a user hands over (`docs/formats.md`).
-    unsafe { Mmap::map(&file) }.map_err(Error::io("mapping", path))
+    unsafe { Mmap::map(file) }
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ mod html;
 mod operate;
 mod pickle;
 mod session;
+mod simulate;
 mod state;
 mod step;
 
@@ -38,6 +39,8 @@ mod _ultta {
     use crate::pickle::{_restore_health, _restore_step};
     #[pymodule_export]
     use crate::session::{_core_seconds, _restore_session, Session};
+    #[pymodule_export]
+    use crate::simulate::Simulator;
     #[pymodule_export]
     use crate::state::{_state_from_bytes, State};
     #[pymodule_export]

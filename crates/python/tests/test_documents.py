@@ -16,7 +16,7 @@ import ultta
 
 ROOT = Path(__file__).parents[3]
 PACKAGE = Path(ultta.__file__).parent
-MODULES = sorted(p.stem for p in PACKAGE.glob("*.py") if p.stem not in ("torch", "__init__"))
+MODULES = sorted(p.stem for p in PACKAGE.glob("*.py") if p.stem not in ("ray", "spark", "torch", "__init__"))
 
 
 @pytest.mark.parametrize("name", ["", *MODULES])

@@ -112,13 +112,15 @@ def test_python_m_is_the_command() -> None:
 
 def test_dir_shows_the_public_names_only() -> None:
     shown = dir(ultta)
-    assert shown == sorted([*ultta.__all__, "plot", "sklearn", "torch", "transformers"])
+    assert shown == sorted([*ultta.__all__, "plot", "ray", "sklearn", "spark", "torch", "transformers"])
     assert not {"Any", "TYPE_CHECKING", "annotations", "_ultta", "_evaluate"} & set(shown)
     assert all(hasattr(ultta, name) for name in ultta.__all__)
 
 
 EXTRAS = {
+    "ray": ("ultta.ray", "ray", "ray"),
     "sklearn": ("ultta.sklearn", "sklearn.base", "sklearn"),
+    "spark": ("ultta.spark", "pyspark.sql", "spark"),
     "torch": ("ultta.torch", "torch", "torch"),
 }
 

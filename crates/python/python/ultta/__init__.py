@@ -51,7 +51,7 @@ __all__ = [
 
 
 #: Modules that need packages of their own, and are imported when they are first asked for.
-_EXTRAS = ("plot", "sklearn", "torch", "transformers")
+_EXTRAS = ("plot", "ray", "sklearn", "spark", "torch", "transformers")
 
 
 def __dir__() -> list[str]:

@@ -17,6 +17,7 @@ __all__ = [
     "State",
     "Step",
     "ZeroShot",
+    "_Simulator",
     "__version__",
     "_adaptive_ece",
     "_aurc",
@@ -384,4 +385,11 @@ def _evaluate(
     jobs: int,
     bar: Any | None,
 ) -> str: ...
+@final
+class _Simulator:
+    def __new__(cls, classes: int, dim: int, seed: int) -> _Simulator: ...
+    @property
+    def head(self) -> Head: ...
+    def rows(self, rows: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]: ...
+
 def _core_seconds(session: Session, features: Any) -> float: ...
