@@ -37,6 +37,8 @@ pub struct Delta {
     pub(crate) before: u64,
     pub(crate) samples: u64,
     pub(crate) stamp: f64,
+    /// The half-life of the evidence, in samples of the group; 0 where nothing is forgotten.
+    pub(crate) half_life: f64,
     pub(crate) sums: Sums,
 }
 
@@ -110,6 +112,60 @@ impl Delta {
         values
     }
 
+    /// This contribution and the delta that follows it, as one: what a member gave, from what is kept of it.
+    pub fn followed_by(&self, next: &Delta) -> Result<Delta> {
+        let kin = (&self.head, &self.settings, &self.member, self.half_life);
+        if kin != (&next.head, &next.settings, &next.member, next.half_life)
+            || self.sums.sum.len() != next.sums.sum.len()
+        {
+            return Err(refused(&next.member, "it is no continuation: another member, head or settings"));
+        }
+        if (self.epoch, self.upto) != (next.epoch, next.after) {
+            return Err(Error::Gap { member: next.member.clone(), expected: self.upto, got: next.after });
+        }
+        let stamp = self.stamp.max(next.stamp);
+        let fade =
+            |from: f64| if self.half_life > 0.0 { ((from - stamp) / self.half_life).exp2() } else { 1.0 };
+        let (ours, theirs) = (fade(self.stamp), fade(next.stamp));
+        let (a, b) = (&self.sums, &next.sums);
+        let add = |a: &[f32], b: &[f32]| -> Vec<f32> {
+            let at = |v: &[f32], i: usize| v.get(i).copied().unwrap_or(0.0) as f64;
+            (0..a.len().max(b.len())).map(|i| (at(a, i) * ours + at(b, i) * theirs) as f32).collect()
+        };
+        let mut sums = Sums {
+            n: a.n * ours + b.n * theirs,
+            second_n: a.second_n * ours + b.second_n * theirs,
+            withdrawn: a.withdrawn + b.withdrawn,
+            sum: add(&a.sum, &b.sum),
+            second_sum: add(&a.second_sum, &b.second_sum),
+            second: add(&a.second, &b.second),
+            ..Sums::default()
+        };
+        let dim = a.sum.len();
+        let place = |of: &Sums, class: u32| of.classes.binary_search(&class).ok();
+        let rows = |of: &'_ Sums, at: Option<usize>| -> Vec<f32> {
+            at.map_or_else(Vec::new, |i| of.class_sum[i * dim..(i + 1) * dim].to_vec())
+        };
+        let mut classes: Vec<u32> = a.classes.iter().chain(&b.classes).copied().collect();
+        classes.sort_unstable();
+        classes.dedup();
+        for &class in &classes {
+            let (i, j) = (place(a, class), place(b, class));
+            let count = |of: &Sums, at: Option<usize>| at.map_or(vec![], |i| vec![of.class_n[i]]);
+            sums.class_n.extend(add(&count(a, i), &count(b, j)));
+            sums.class_sum.extend(add(&rows(a, i), &rows(b, j)));
+        }
+        sums.classes = classes;
+        let samples = self.samples + next.samples;
+        Ok(Delta { upto: next.upto, samples, stamp, sums, ..self.clone() })
+    }
+
+    /// What is left of a contribution that was taken out: its samples were counted, and the next epoch begins.
+    pub fn tombstone(&self) -> Delta {
+        let sums = Sums { sum: vec![0.0; self.sums.sum.len()], ..Sums::default() };
+        Delta { epoch: self.epoch + 1, upto: 0, sums, ..self.clone() }
+    }
+
     /// The bytes of a delta, for a log or the wire.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let mut state = State::default();
@@ -123,7 +179,7 @@ impl Delta {
         let Sums { n, second_n, withdrawn, sum, second_sum, second, classes, class_n, class_sum } =
             &self.sums;
         state.put("at", &[self.epoch, self.after, self.upto, self.before, self.samples]);
-        state.put("n", &[*n, *second_n, *withdrawn, self.stamp]);
+        state.put("n", &[*n, *second_n, *withdrawn, self.stamp, self.half_life]);
         state.put("sum", sum);
         state.put("second_sum", second_sum);
         state.put("second", second);
@@ -144,8 +200,8 @@ impl Delta {
         state.check_finite().map_err(|e| refused(&member, reason_of(e)))?;
         let read = || -> Result<Self> {
             let [epoch, after, upto, before, samples] = state.counts("at")?;
-            let &[n, second_n, withdrawn, stamp] = state.get::<f64>("n")? else {
-                return Err(Error::state("n: expected 4 numbers"));
+            let &[n, second_n, withdrawn, stamp, half_life] = state.get::<f64>("n")? else {
+                return Err(Error::state("n: expected 5 numbers"));
             };
             Ok(Self {
                 head: string("head"),
@@ -157,6 +213,7 @@ impl Delta {
                 before,
                 samples,
                 stamp,
+                half_life,
                 sums: Sums {
                     n,
                     second_n,
@@ -188,6 +245,9 @@ impl Delta {
         }
         let Sums { n, second_n, withdrawn, sum, second_sum, second, classes: listed, class_n, class_sum } =
             &self.sums;
+        if !(0.0..=1e15).contains(&self.half_life) {
+            return no(format!("its half-life, {}, cannot be", self.half_life));
+        }
         let shapes = sum.len() == dim
             && (second.is_empty() || second.len() == triangle::len(dim))
             && second_sum.len() == if second.is_empty() { 0 } else { dim }

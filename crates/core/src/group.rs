@@ -64,6 +64,8 @@ pub trait Sharing {
     fn cut(&mut self) -> Result<Option<Delta>>;
     /// The delta that was cut last.
     fn last_cut(&self) -> Option<Delta>;
+    /// Whether a delta would be taken: `false` if it is known already.
+    fn is_new(&self, delta: &Delta) -> Result<bool>;
     /// Adds what another member has learnt. `false` if it is known already.
     fn take(&mut self, delta: &Delta) -> Result<bool>;
     /// All that this member gave, as one delta.
@@ -109,6 +111,11 @@ impl Session {
     /// changed: [`Error::Gap`] asks for [`rebuild`](Self::rebuild), [`Error::Delta`] says why the delta is refused.
     pub fn take(&mut self, delta: &Delta) -> Result<bool> {
         self.sharing_mut()?.take(delta)
+    }
+
+    /// Whether [`take`](Self::take) would add a delta, or why it would refuse it.
+    pub fn is_new(&self, delta: &Delta) -> Result<bool> {
+        self.sharing()?.is_new(delta)
     }
 
     /// All that this member gave, as one delta: for checkpoints, and to take it out again.

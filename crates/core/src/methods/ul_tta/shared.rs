@@ -273,7 +273,9 @@ impl Shared {
         let Heard { epoch, number: upto, samples, stamp } = to;
         let (after, before) = (from.number, from.samples);
         let samples = samples - before;
-        Delta { head, settings, member: member.into(), epoch, after, upto, before, samples, stamp, sums }
+        let half_life = if self.half_life.is_finite() { self.half_life } else { 0.0 };
+        let member = member.into();
+        Delta { head, settings, member, epoch, after, upto, before, samples, stamp, half_life, sums }
     }
 
     /// Refuses what is not for this group, or cannot be.
@@ -418,7 +420,7 @@ impl Sharing for UlTta {
         self.shared.as_ref()?.last.as_deref().cloned()
     }
 
-    fn take(&mut self, delta: &Delta) -> Result<bool> {
+    fn is_new(&self, delta: &Delta) -> Result<bool> {
         let shared = self.shared()?;
         shared.check(delta)?;
         let Delta { member, epoch, after, upto, .. } = delta;
@@ -445,6 +447,13 @@ impl Sharing for UlTta {
             let reason =
                 format!("its clock says {:.0}, and here it cannot be beyond {ahead:.0}", delta.stamp);
             return Err(refused(member, reason));
+        }
+        Ok(true)
+    }
+
+    fn take(&mut self, delta: &Delta) -> Result<bool> {
+        if !self.is_new(delta)? {
+            return Ok(false);
         }
         if let Some(shared) = self.shared.as_deref_mut() {
             shared.add(delta);
@@ -505,7 +514,9 @@ impl Sharing for UlTta {
         let own = *member == shared.member;
         let known = if own { Some(&mut shared.own) } else { shared.heard.get_mut(member) };
         let Some(known) = known else { return Err(refused(member, "nothing was heard of it")) };
-        if (known.epoch, known.number, 0) != (*epoch, *upto, *after) {
+        // Of its own it may have given more meanwhile, which the others will refuse.
+        let number = if own { *upto } else { known.number };
+        if (known.epoch, number, 0) != (*epoch, *upto, *after) {
             return Err(Error::Gap { member: member.clone(), expected: known.number, got: *upto });
         }
         (known.epoch, known.number) = (known.epoch + 1, 0);
