@@ -162,6 +162,9 @@ enum Command {
         /// Its preset
         #[arg(long)]
         preset: Option<String>,
+        /// A group of streams that teach each other the classes
+        #[arg(long)]
+        group: Option<String>,
     },
     /// Print a program that talks to this stream: curl or python
     Example {
@@ -172,7 +175,7 @@ enum Command {
 }
 
 pub fn main(args: Args) -> anyhow::Result<ExitCode> {
-    let client = Client::new(&args);
+    let client = Client::new(&args.url, args.token.as_deref());
     let stream = format!("/v1/streams/{}", args.stream);
     match &args.command {
         Command::List { json } => {
@@ -230,11 +233,12 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         }
         Command::Freeze => print(&client.post(&format!("{stream}/freeze"), &json!({}))?),
         Command::Unfreeze => print(&client.post(&format!("{stream}/unfreeze"), &json!({}))?),
-        Command::Create { head, method, preset } => {
+        Command::Create { head, method, preset, group } => {
             let head = read_file(head)?;
             let mut body = json!({
                 "name": args.stream,
                 "head_base64": base64::engine::general_purpose::STANDARD.encode(head),
+                "group": group,
             });
             choose(&mut body, method, preset);
             print(&client.post("/v1/streams", &body)?)
@@ -279,7 +283,8 @@ fn choose(body: &mut Value, method: &Option<String>, preset: &Option<String>) {
     }
 }
 
-fn print(value: &Value) {
+/// Prints an answer as JSON.
+pub fn print(value: &Value) {
     let _ = writeln!(stdout(), "{}", serde_json::to_string_pretty(value).unwrap_or_default());
 }
 
@@ -377,28 +382,28 @@ fn label(text: &str) -> anyhow::Result<Value> {
 }
 
 /// A connection to a service.
-struct Client {
+pub struct Client {
     agent: ureq::Agent,
     url: String,
     token: Option<String>,
 }
 
 impl Client {
-    fn new(args: &Args) -> Self {
+    pub fn new(url: &str, token: Option<&str>) -> Self {
         let config = ureq::Agent::config_builder()
             .http_status_as_error(false)
             .timeout_connect(Some(Duration::from_secs(10)))
             .build();
-        let url = args.url.trim_end_matches('/').to_string();
-        Self { agent: config.into(), url, token: args.token.clone() }
+        let url = url.trim_end_matches('/').to_string();
+        Self { agent: config.into(), url, token: token.map(str::to_string) }
     }
 
-    fn get(&self, path: &str) -> anyhow::Result<Value> {
+    pub fn get(&self, path: &str) -> anyhow::Result<Value> {
         self.answer(self.with_token(self.agent.get(format!("{}{path}", self.url))).call())
     }
 
     /// What is no text.
-    fn bytes(&self, path: &str) -> anyhow::Result<Vec<u8>> {
+    pub fn bytes(&self, path: &str) -> anyhow::Result<Vec<u8>> {
         self.read(self.with_token(self.agent.get(format!("{}{path}", self.url))).call())
     }
 
@@ -414,7 +419,7 @@ impl Client {
         }
     }
 
-    fn post(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
+    pub fn post(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
         self.send(path, "application/json", &serde_json::to_vec(body)?)
     }
 

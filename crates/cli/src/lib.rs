@@ -19,6 +19,8 @@ mod eval;
 mod explain;
 mod export;
 mod failure;
+#[cfg(feature = "serve")]
+mod fleet;
 mod gradient;
 mod head;
 mod inspect;
@@ -82,6 +84,8 @@ enum Command {
     Serve(Box<serve::Args>),
     #[cfg(feature = "serve")]
     Client(client::Args),
+    #[cfg(feature = "serve")]
+    Fleet(fleet::Args),
     Explain(explain::Args),
     Suggest(suggest::Args),
     Export(export::Args),
@@ -110,6 +114,8 @@ pub fn main_from(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Serve(args) => serve::main(*args),
         #[cfg(feature = "serve")]
         Command::Client(args) => client::main(args),
+        #[cfg(feature = "serve")]
+        Command::Fleet(args) => fleet::main(args),
         Command::Explain(args) => explain::main(args),
         Command::Suggest(args) => suggest::main(args),
         Command::Export(args) => export::main(args),

@@ -79,6 +79,23 @@ pub struct Args {
     #[arg(long, value_name = "URL", help_heading = "Alarms")]
     mqtt: Option<String>,
 
+    /// Share what the stream of --head learns with the streams of this group
+    #[arg(long, value_name = "NAME", help_heading = "Sharing")]
+    group: Option<String>,
+
+    /// Share groups over this broker: nats://host:4222 (cargo feature `nats`). Who asks is told in the environment: ULTTA_NATS_USER
+    /// and ULTTA_NATS_PASSWORD, ULTTA_NATS_TOKEN or ULTTA_NATS_NKEY; files and TLS in [server.share]
+    #[arg(long, value_name = "URL", help_heading = "Sharing")]
+    share: Option<String>,
+
+    /// This server's name among those that share; every one needs its own
+    #[arg(long, value_name = "NAME", help_heading = "Sharing")]
+    member: Option<String>,
+
+    /// Take what the others learn, give nothing
+    #[arg(long, help_heading = "Sharing")]
+    share_read_only: bool,
+
     /// Format of the log on standard error: text or json. ULTTA_LOG filters it (info, debug, …)
     #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = ["text", "json"], help_heading = "Service")]
     log: String,
@@ -100,7 +117,7 @@ Examples:
     ULTTA_TOKEN_ADMIN=$(openssl rand -hex 24) ultta serve --data-dir data --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
 
 The file of --config may have a table [server] beside the settings of the method: host, port, data_dir, durability,
-sync_interval_ms, compact_bytes, tls_cert, tls_key, cors_origins, hosts, [server.limits], [server.tokens] and [server.alarms]
+sync_interval_ms, compact_bytes, tls_cert, tls_key, cors_origins, hosts, [server.limits], [server.tokens], [server.alarms] and [server.share]
 (docs/service.md). Flags win over it.
 
 SIGINT and SIGTERM stop it: what was accepted is finished, states are written. Exit codes: 0 stopped, 1 failure, 2 bad input.";
@@ -149,10 +166,13 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         {
             return usage("settings of a method were given, but no --head to serve a stream with");
         }
+        None if args.group.is_some() => {
+            return usage("--group was given, but no --head to serve a stream with");
+        }
         None => None,
         Some(path) => {
             let head = Head::load(path).with_context(|| shown(&path))?;
-            Some(StreamSpec { head, config: method, durability: None })
+            Some(StreamSpec { head, config: method, durability: None, group: args.group.clone() })
         }
     };
     let encoder = match &args.model {
@@ -254,6 +274,23 @@ fn resolve(args: &Args) -> anyhow::Result<(ServerConfig, Config)> {
     }
     if args.mqtt.is_some() {
         server.alarms.mqtt = args.mqtt.clone();
+    }
+    if args.share.is_some() {
+        server.share.url = args.share.clone();
+    }
+    if args.member.is_some() {
+        server.share.member = args.member.clone();
+    }
+    server.share.read_only |= args.share_read_only;
+    for (name, secret) in [
+        ("ULTTA_NATS_USER", &mut server.share.user),
+        ("ULTTA_NATS_PASSWORD", &mut server.share.password),
+        ("ULTTA_NATS_TOKEN", &mut server.share.token),
+        ("ULTTA_NATS_NKEY", &mut server.share.nkey),
+    ] {
+        if let Some(given) = std::env::var(name).ok().filter(|value| !value.is_empty()) {
+            *secret = Some(given);
+        }
     }
     if let Ok(secret) = std::env::var("ULTTA_WEBHOOK_SECRET") {
         server.alarms.secret = Some(secret).filter(|secret| !secret.is_empty());

@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use crate::explain::{Lever, Part, Similar};
+use crate::group::Sharing;
 use crate::scores::{Summary, softmax_from, summary};
 use crate::{Error, Features, Head, Layer, Result, Scores, State};
 
@@ -546,6 +547,16 @@ pub trait Adapter: CloneAdapter + Send + Sync {
 
     /// The answers as they are now, as one linear layer; `None` where they are none.
     fn layer(&self, _head: &Head) -> Option<Layer> {
+        None
+    }
+
+    /// The evidence that can be shared with a group; `None` where there is none.
+    fn sharing(&self) -> Option<&dyn Sharing> {
+        None
+    }
+
+    /// The same, to change it.
+    fn sharing_mut(&mut self) -> Option<&mut dyn Sharing> {
         None
     }
 

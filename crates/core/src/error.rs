@@ -125,6 +125,30 @@ pub enum Error {
         /// The setting that bounds their number.
         setting: &'static str,
     },
+    /// What a member of the group has learnt cannot be taken.
+    #[error("group: what {member} learnt is refused: {reason}")]
+    Delta {
+        /// Who learnt it.
+        member: String,
+        /// Why it is refused.
+        reason: String,
+    },
+    /// What a member learnt before this is missing: its whole contribution is needed.
+    #[error("group: of {member}, number {expected} is expected, and what follows number {got} came")]
+    Gap {
+        /// Whose contribution has a gap.
+        member: String,
+        /// The number that is known.
+        expected: u64,
+        /// The number that the delta begins behind.
+        got: u64,
+    },
+    /// The session shares nothing: it has not joined a group, or its method keeps no evidence.
+    #[error("group: {reason}")]
+    NotShared {
+        /// Why not.
+        reason: String,
+    },
     /// The answers cannot be given by one linear layer.
     #[error("export: {reason}")]
     NoLayer {

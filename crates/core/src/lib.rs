@@ -36,12 +36,14 @@ mod adapter;
 mod alarm;
 mod blocks;
 mod config;
+mod delta;
 mod error;
 mod estimate;
 mod explain;
 mod export;
 mod features;
 mod gate;
+mod group;
 mod guard;
 mod head;
 mod health;
@@ -70,11 +72,13 @@ pub mod glossary {}
 // For users.
 pub use alarm::{Alarm, AlarmConfig, AlarmKind};
 pub use config::{Config, DEFAULT_TOML};
+pub use delta::Delta;
 pub use error::{Error, Result};
 pub use estimate::{ClassEstimate, Estimate};
 pub use explain::{ExplainedClass, Explanation, Lever, Part, Similar};
 pub use export::{LAYER_ENDINGS, Layer};
 pub use features::{FeatureFile, Features, NORM_TOLERANCE};
+pub use group::{Heard, Membership};
 pub use guard::{GuardConfig, Standing};
 pub use head::{Anchor, Head};
 pub use health::Health;

@@ -261,15 +261,22 @@ impl State {
 
     /// Reads the bytes of a state file: refuses another version, broken files and values that are not finite.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
-        let Tensors { metadata, entries } = Tensors::read(bytes).map_err(|e| match e {
-            Problem::Broken { reason, .. } => Error::state(format!("not a valid state file: {reason}")),
-            other => Error::state(other.to_string()),
-        })?;
-        match metadata.get("format") {
+        let state = Self::read(bytes)?;
+        match state.metadata.get("format") {
             Some(v) if *v == format!("ultta-state-{STATE_VERSION}") => {}
             Some(v) => return Err(Error::Version { expected: STATE_VERSION, got: v.clone() }),
             None => return Err(Error::state("not a state file (no `format` in its metadata)")),
         }
+        state.check_finite()?;
+        Ok(state)
+    }
+
+    /// Reads the strings and arrays of a file, whatever they are.
+    pub(crate) fn read(bytes: &[u8]) -> Result<Self> {
+        let Tensors { metadata, entries } = Tensors::read(bytes).map_err(|e| match e {
+            Problem::Broken { reason, .. } => Error::state(format!("not a valid state file: {reason}")),
+            other => Error::state(other.to_string()),
+        })?;
         let mut state = State { metadata, tensors: BTreeMap::new() };
         for (name, Entry { dtype, bytes: place, .. }) in entries {
             let data = &bytes[place];
@@ -284,7 +291,6 @@ impl State {
             };
             state.tensors.insert(name, tensor);
         }
-        state.check_finite()?;
         Ok(state)
     }
 

@@ -16,6 +16,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::auth::{Access, Guards};
 use crate::deliver::Outbox;
+use crate::fleet::Fleet;
 use crate::listen::ServerError;
 use crate::metrics::Metrics;
 use crate::picture::{PictureEncoder, Pictures};
@@ -31,6 +32,7 @@ static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 pub struct App {
     pub config: ServerConfig,
     pub streams: Streams,
+    pub fleet: Fleet,
     pub metrics: Arc<Metrics>,
     pub pictures: Option<Pictures>,
     pub stopping: AtomicBool,
@@ -52,7 +54,8 @@ impl App {
         let (stopping, requests) = (AtomicBool::new(false), AtomicU64::new(0));
         let room = Room::new(config.limits.waiting_bytes, config.limits.body_bytes);
         let pictures = encoder.map(|encoder| Pictures::new(encoder, &config.limits));
-        Ok(Self { config, streams, metrics, pictures, stopping, guards, room, boot, requests })
+        let fleet = Fleet::default();
+        Ok(Self { config, streams, fleet, metrics, pictures, stopping, guards, room, boot, requests })
     }
 }
 
@@ -68,6 +71,7 @@ impl App {
         (name = "classify", description = "Answers, with and without learning"),
         (name = "operate", description = "See why, correct, label what helps, take the head along"),
         (name = "streams", description = "Create, inspect and change streams"),
+        (name = "groups", description = "Streams that teach each other the classes"),
         (name = "watch", description = "Health, metrics, methods, settings"),
         (name = "open inference", description = "The Open Inference Protocol (KServe v2)"),
     )
@@ -84,6 +88,7 @@ fn routes() -> OpenApiRouter<Arc<App>> {
         .merge(routes::feedback::router())
         .merge(routes::operate::router())
         .merge(routes::manage::router())
+        .merge(routes::groups::router())
         .merge(routes::watch::router())
         .merge(routes::v2::router())
 }
@@ -326,7 +331,12 @@ mod tests {
                 let needed = needed(&method, path);
                 let expected = match (method.as_str(), path.as_str()) {
                     (_, "/healthz" | "/readyz" | "/v2" | "/v2/health/live" | "/v2/health/ready") => None,
-                    (_, "/v1/streams/{stream}/state" | "/v1/streams/{stream}/layer") => Some(Access::Admin),
+                    (
+                        _,
+                        "/v1/streams/{stream}/state"
+                        | "/v1/streams/{stream}/layer"
+                        | "/v1/groups/{group}/state",
+                    ) => Some(Access::Admin),
                     ("GET", _) => Some(Access::Read),
                     (_, p) if ["/predict", "/infer", "/explain"].iter().any(|e| p.ends_with(e)) => {
                         Some(Access::Read)

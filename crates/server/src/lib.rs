@@ -20,6 +20,7 @@ pub mod body;
 mod clock;
 mod deliver;
 mod descriptors;
+mod fleet;
 #[doc(hidden)]
 pub mod fuzz;
 mod http;
@@ -47,5 +48,5 @@ mod verdict;
 pub use http::openapi;
 pub use listen::{Server, ServerError};
 pub use picture::PictureEncoder;
-pub use settings::{AlarmSettings, Durability, Limits, ServerConfig, Tokens};
+pub use settings::{AlarmSettings, Durability, Limits, ServerConfig, ShareSettings, Tokens};
 pub use streams::{StreamSpec, Streams};

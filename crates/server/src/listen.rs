@@ -19,6 +19,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::answer::Patient;
 use crate::descriptors;
+use crate::fleet::Fleet;
 use crate::http::{self, App};
 use crate::picture::PictureEncoder;
 use crate::settings::ServerConfig;
@@ -59,6 +60,7 @@ pub struct Server {
     app: Arc<App>,
     stop: watch::Sender<bool>,
     serving: tokio::task::JoinHandle<()>,
+    sharing: tokio::task::JoinHandle<()>,
 }
 
 impl Server {
@@ -99,9 +101,10 @@ impl Server {
         let address = listener.local_addr().map_err(|source| ServerError::Listen { address, source })?;
         let (stop, stopped) = watch::channel(false);
         let app = Arc::new(app);
+        let sharing = Fleet::start(&app, stopped.clone());
         let serving = tokio::spawn(serve(listener, tls, app.clone(), stopped));
         tracing::info!(%address, streams = app.streams.names().len(), "listening");
-        Ok(Self { address, app, stop, serving })
+        Ok(Self { address, app, stop, serving, sharing })
     }
 
     /// Where it listens.
@@ -119,6 +122,7 @@ impl Server {
         self.app.stopping.store(true, Ordering::Release);
         let _ = self.stop.send(true);
         let _ = self.serving.await;
+        let _ = self.sharing.await;
         self.app.streams.stop().await;
         tracing::info!("stopped");
     }

@@ -9,6 +9,7 @@ use prometheus::{
 };
 
 use crate::board::Status;
+use crate::fleet::GroupView;
 use crate::verdict::Verdict;
 
 /// Seconds.
@@ -39,6 +40,7 @@ pub struct Metrics {
     rows: IntCounterVec,
     alarms: IntCounterVec,
     streams: Vec<StreamGauge>,
+    groups: Vec<(GaugeVec, fn(&GroupView) -> f64)>,
     queue: IntGaugeVec,
     verdicts: IntGaugeVec,
     silence: GaugeVec,
@@ -129,6 +131,19 @@ const STREAM_GAUGES: [(&str, &str, fn(&Status) -> f64); 35] = [
     ("ultta_generation", "Times the state was replaced", |s| s.generation as f64),
 ];
 
+/// What is told of every group.
+const GROUP_GAUGES: [(&str, &str, fn(&GroupView) -> f64); 7] = [
+    ("ultta_group_connected", "Whether the group can be reached: 1 or 0", |v| f64::from(v.trouble.is_none())),
+    ("ultta_group_members", "Members that were heard of", |v| v.members.len() as f64),
+    ("ultta_group_given_deltas", "Deltas given since the server started", |v| v.given.deltas as f64),
+    ("ultta_group_given_bytes", "Their bytes", |v| v.given.bytes as f64),
+    ("ultta_group_taken_deltas", "Deltas taken since the server started", |v| v.taken.deltas as f64),
+    ("ultta_group_taken_bytes", "Their bytes", |v| v.taken.bytes as f64),
+    ("ultta_group_waiting_samples", "Samples learnt from and not given yet", |v| {
+        v.own.iter().map(|own| own.waiting as f64).sum()
+    }),
+];
+
 impl Metrics {
     pub fn new() -> Result<Self, prometheus::Error> {
         let registry = Registry::new();
@@ -159,6 +174,12 @@ impl Metrics {
         let silence =
             GaugeVec::new(Opts::new("ultta_silence_seconds", "Time since the last row"), &["stream"])?;
         registry.register(Box::new(silence.clone()))?;
+        let mut groups = Vec::new();
+        for (name, help, value) in GROUP_GAUGES {
+            let gauge = GaugeVec::new(Opts::new(name, help), &["group"])?;
+            registry.register(Box::new(gauge.clone()))?;
+            groups.push((gauge, value));
+        }
         let mut streams = Vec::new();
         for (name, help, value) in STREAM_GAUGES {
             let gauge = GaugeVec::new(Opts::new(name, help), &["stream"])?;
@@ -173,6 +194,7 @@ impl Metrics {
             rows,
             alarms,
             streams,
+            groups,
             queue,
             verdicts,
             silence,
@@ -215,6 +237,14 @@ impl Metrics {
         }
         for gauge in &self.streams {
             let _ = gauge.gauge.remove_label_values(&[stream]);
+        }
+    }
+
+    /// Notes where the groups stand. A group that is gone is forgotten.
+    pub fn groups(&self, views: &[GroupView]) {
+        for (gauge, value) in &self.groups {
+            gauge.reset();
+            views.iter().for_each(|view| gauge.with_label_values(&[&view.group]).set(value(view)));
         }
     }
 

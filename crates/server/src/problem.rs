@@ -122,7 +122,9 @@ impl From<ultta::Error> for Problem {
             NotUnit { norm, .. } if *norm > 0.0 => {
                 Problem::invalid(format!("{error}; scale the rows to unit length"))
             }
-            OtherHead { .. } | OtherConfig { .. } => Problem::conflict(error.to_string()),
+            OtherHead { .. } | OtherConfig { .. } | Delta { .. } | Gap { .. } => {
+                Problem::conflict(error.to_string())
+            }
             Forgotten { .. } => Problem::not_found(error.to_string()),
             Io { .. } => Problem::storage(error.to_string()),
             Format { reason, .. } => Problem::malformed(reason.clone()),

@@ -37,6 +37,7 @@ pub fn recover(folder: &Folder, head: Head, config: &Config) -> Result<Recovered
         extra.generation = note(&state, "generation").and_then(|v| v.parse().ok()).unwrap_or(0);
         let latest = note(&state, "latest").and_then(|v| v.parse().ok().map(f64::from_bits));
         extra.arrivals.latest = latest.unwrap_or(f64::MIN);
+        extra.position = note(&state, "position").and_then(|v| v.parse().ok()).unwrap_or(0);
     }
     let logs = folder.manifest().logs.clone();
     let start = folder.manifest().start();
@@ -86,7 +87,7 @@ pub fn recover(folder: &Folder, head: Head, config: &Config) -> Result<Recovered
         }
         current = Some(tail.log);
     }
-    let Replayer { session, mut extra, records, .. } = replayer;
+    let Replayer { mut session, mut extra, records, .. } = replayer;
     let Some(mut log) = current else {
         return Err(Error::Format { reason: "no log is listed".into(), path: folder.path().into() });
     };
@@ -95,7 +96,11 @@ pub fn recover(folder: &Folder, head: Head, config: &Config) -> Result<Recovered
         // with a base of its own behind all that was lost, and what was lost is on the disk before that.
         let number = beyond.max(log.next()) + 1;
         folder.note_damage(&losses.join("; "))?;
-        extra = Extra { generation: extra.generation + 1, ..Extra::default() };
+        extra = Extra { generation: extra.generation + 1, position: extra.position, ..Extra::default() };
+        if let Some(membership) = session.membership() {
+            // The group may know more of it than it does itself: it goes on as another member.
+            session.join(&format!("{}~{}", membership.member, extra.generation))?;
+        }
         log = folder.create_log(number)?;
         folder.write_base(session.state(), number, session.learning(), extra)?;
         folder.compact()?;
@@ -159,6 +164,10 @@ impl Replayer {
                     Some(label) => self.session.correct(id, label as usize),
                     None => Ok(self.session.withdraw(id)),
                 };
+            }
+            Record::Group(record) => {
+                self.flush();
+                let _ = record.apply(&mut self.session, &mut self.extra);
             }
             Record::Learning(learning) => {
                 self.flush();

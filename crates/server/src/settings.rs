@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::api::MOST_ENTRIES;
+pub use share::ShareSettings;
+
+mod share;
 
 /// When an answer may be given, relative to the log reaching the disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -50,6 +53,8 @@ pub struct ServerConfig {
     pub tokens: Tokens,
     /// When and where alarms are told.
     pub alarms: AlarmSettings,
+    /// How groups of streams share what they learn.
+    pub share: ShareSettings,
 }
 
 impl Default for ServerConfig {
@@ -68,6 +73,7 @@ impl Default for ServerConfig {
             limits: Limits::default(),
             tokens: Tokens::default(),
             alarms: AlarmSettings::default(),
+            share: ShareSettings::default(),
         }
     }
 }
@@ -127,6 +133,7 @@ impl ServerConfig {
             ));
         }
         self.alarms.check()?;
+        self.share.check()?;
         if self.compact_bytes < 1 << 16 {
             return Err(format!(
                 "server.compact_bytes: expected at least {}, got {}",

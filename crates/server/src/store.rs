@@ -46,6 +46,9 @@ pub struct Meta {
     pub source_created: Option<f64>,
     /// Seconds since 1970.
     pub created: f64,
+    /// The group that it shares evidence with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
 }
 
 /// What a stream carries beside its session.
@@ -54,6 +57,8 @@ pub struct Extra {
     /// Times the state was replaced (reset, roll back, merge): sample ids count within a generation.
     pub generation: u64,
     pub arrivals: Arrivals,
+    /// In a group over a broker: the number of the last message that is known.
+    pub position: u64,
 }
 
 /// The folder of one stream. Clones are the same folder.
@@ -200,6 +205,7 @@ impl Folder {
             ("learning", learning.to_string()),
             ("generation", extra.generation.to_string()),
             ("latest", extra.arrivals.latest.to_bits().to_string()),
+            ("position", extra.position.to_string()),
         ] {
             state.metadata.insert(format!("server.{key}"), value);
         }
@@ -378,10 +384,11 @@ impl Meta {
         durability: Option<Durability>,
         source: Option<(String, f64)>,
         created: f64,
+        group: Option<String>,
     ) -> Self {
         let (shadow_of, source_created) = source.unzip();
         let (format, config) = (FORMAT.into(), config.to_toml());
-        Self { format, config, durability, shadow_of, source_created, created }
+        Self { format, config, durability, shadow_of, source_created, created, group }
     }
 }
 

@@ -31,6 +31,8 @@ pub struct StreamSpec {
     pub config: Config,
     /// Its durability, where it is not the server's.
     pub durability: Option<Durability>,
+    /// The group that it shares evidence with, if any: streams with the same head and settings.
+    pub group: Option<String>,
 }
 
 /// All streams of a server.
@@ -151,6 +153,16 @@ impl Streams {
                     "stream {name:?} is there already, with another configuration; delete it, or use another data folder"
                 ));
             }
+            if found.meta.group != spec.group {
+                return Err(format!(
+                    "stream {name:?} is there already, in {}; delete it, or use another data folder",
+                    found
+                        .meta
+                        .group
+                        .as_ref()
+                        .map_or("no group".into(), |group| format!("the group {group:?}"))
+                ));
+            }
             return Ok(());
         }
         self.create(name, spec, None, None).await.map(|_| ()).map_err(|p| p.detail)
@@ -180,9 +192,25 @@ impl Streams {
         if let Some((state, _)) = &start {
             session.load(state)?;
         }
+        if let Some(group) = &spec.group {
+            check_group(group).map_err(Problem::invalid)?;
+            let others = self.all().into_iter().filter(|other| other.meta.group.as_ref() == Some(group));
+            for other in others {
+                if other.digest != spec.head.digest() || other.config != spec.config {
+                    return Err(Problem::conflict(format!(
+                        "stream {:?} of the group {group:?} has another head or configuration; a group needs one of each",
+                        other.name
+                    )));
+                }
+            }
+            if shadow_of.is_some() {
+                return Err(Problem::invalid("a shadow learns what another stream does; it is in no group"));
+            }
+            session.join(name)?;
+        }
         drop(session);
         let source = shadow_of.map(|name| self.get(&name).map(|s| (name, s.meta.created))).transpose()?;
-        let meta = Meta::new(&spec.config, spec.durability, source, self.clock.now());
+        let meta = Meta::new(&spec.config, spec.durability, source, self.clock.now(), spec.group.clone());
         let path = self.root.join(name);
         let created = tokio::task::block_in_place(|| -> Result<(), Problem> {
             Folder::create(&path, &spec.head, &meta, start.as_ref())?;
@@ -332,6 +360,14 @@ pub fn check_name(name: &str) -> Result<(), String> {
         return Ok(());
     }
     Err("a name: expected 1 to 64 letters, digits, '-', '_' or '.', not beginning with '.'".into())
+}
+
+/// Names of groups become subjects of a broker.
+pub fn check_group(name: &str) -> Result<(), String> {
+    if name.contains('.') {
+        return Err("a group: expected a name without '.'".into());
+    }
+    check_name(name)
 }
 
 /// Two servers on one folder would destroy each other's logs.

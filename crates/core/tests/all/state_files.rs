@@ -38,7 +38,34 @@ macro_rules! variants {
     };
 }
 
+/// A member that has given twice: its session and both deltas.
+fn giver() -> (World, Session, [ultta::Delta; 2]) {
+    let world = World::small();
+    let mut session = world.session(&config("ul-tta", &[]));
+    session.join("giver").unwrap();
+    let cut = [1, 2].map(|seed| {
+        session.step(&world.rows(50, seed)).unwrap();
+        session.cut().unwrap().unwrap()
+    });
+    (world, session, cut)
+}
+
 variants! {
+    Delta error_delta {
+        let (world, _, [first, _]) = giver();
+        let mut other = world.session(&config("ul-tta", &[("prototypes.half_life", "77")]));
+        other.join("other").unwrap();
+        other.take(&first).unwrap_err()
+    } => "what giver learnt is refused: it was learnt under other settings";
+    Gap error_gap {
+        let (world, _, [_, second]) = giver();
+        let mut other = world.session(&config("ul-tta", &[]));
+        other.join("other").unwrap();
+        other.take(&second).unwrap_err()
+    } => "of giver, number 0 is expected";
+    NotShared error_not_shared {
+        World::small().session(&config("zero-shot", &[])).join("a").unwrap_err()
+    } => "zero_shot keeps no evidence";
     Shape error_shape { Features::new(vec![1.0, 0.0, 1.0], 2).unwrap_err() } => "expected 2, got 1";
     NotUnit error_not_unit { Features::new(vec![1.0, 0.0, 3.0, 4.0], 2).unwrap_err() } => "row 1 has norm 5.0000";
     NotFinite error_not_finite {

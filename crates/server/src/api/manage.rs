@@ -44,6 +44,9 @@ pub struct CreateStream {
     /// `interval` or `sync`; the server's own if not given.
     #[serde(default)]
     pub durability: Option<Durability>,
+    /// A group: streams with the same head and settings that teach each other the classes.
+    #[serde(default)]
+    pub group: Option<String>,
 }
 
 /// A head, written out.
@@ -133,6 +136,8 @@ pub struct StreamView {
     pub shadow_of: Option<String>,
     /// Streams that are shown this one's traffic.
     pub shadows: Vec<String>,
+    /// The group that it shares evidence with.
+    pub group: Option<String>,
     /// Requests that wait.
     pub waiting: usize,
     /// Log records that were replayed when the stream was opened.

@@ -59,6 +59,9 @@ pub struct HealthView {
     pub status: &'static str,
     /// Why, by stream.
     pub degraded: BTreeMap<String, String>,
+    /// Groups that cannot be reached at the moment, and why. Their streams answer and learn on, and give later.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub apart: BTreeMap<String, String>,
     /// Version of the server.
     pub version: &'static str,
 }

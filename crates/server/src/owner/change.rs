@@ -82,8 +82,13 @@ impl Owner {
     /// The new state is on the disk before this returns.
     fn replace(&mut self, mut session: Session, kind: &'static str, text: &str) -> Result<(), Problem> {
         session.set_learning(self.session.learning());
+        session.keep_membership(&self.session)?;
         // Time starts again, too: a wrong time must not outlive what it was learnt with.
-        let extra = Extra { generation: self.extra.generation + 1, ..Extra::default() };
+        let extra = Extra {
+            generation: self.extra.generation + 1,
+            position: self.extra.position,
+            ..Extra::default()
+        };
         self.write_base(session.state(), session.learning(), extra)?;
         self.session = session;
         self.extra = extra;

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use ultta::State;
 
 use super::Owner;
+use crate::fleet::GroupRecord;
 use crate::job::Classify;
 use crate::log::Log;
 use crate::problem::Problem;
@@ -110,6 +111,14 @@ impl Owner {
             self.disk.log.stage_correction(*id, label.map(|label| label as u64));
         }
         self.commit().map_err(|reason| Problem::storage(format!("the labels cannot be kept: {reason}")))
+    }
+
+    /// Logs what a group does.
+    pub(super) fn log_group(&mut self, record: &GroupRecord) -> Result<(), Problem> {
+        self.refuse_if_degraded("what the group knows cannot be kept")?;
+        self.disk.log.stage_group(record);
+        self.commit()
+            .map_err(|reason| Problem::storage(format!("what the group knows cannot be kept: {reason}")))
     }
 
     /// Logs that learning is stopped or resumed.

@@ -11,11 +11,12 @@
 //! [keeper](crate::keeper).
 //!
 //! This file is the thread's loop. Its jobs: `classify` (samples), `labels` (delayed labels), `change` (freeze,
-//! reset, roll back, merge), `disk` (log, base states, what happens when the disk refuses).
+//! reset, roll back, merge), `group` (what is shared), `disk` (log, base states, what happens when the disk refuses).
 
 mod change;
 mod classify;
 mod disk;
+mod group;
 mod labels;
 
 use std::sync::Arc;
@@ -38,6 +39,7 @@ use crate::shadow::Shadows;
 use crate::store::{Extra, Folder};
 use crate::verdict::Verdict;
 use disk::Disk;
+pub use group::{Standing, Taken};
 use labels::RecentAnswers;
 
 /// Samples that are logged together, at most (a single request may have more).

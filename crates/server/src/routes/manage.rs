@@ -51,6 +51,7 @@ fn view(stream: &Stream) -> StreamView {
         created: stream.meta.created,
         shadow_of: stream.meta.shadow_of.clone(),
         shadows: stream.shadows.names(),
+        group: stream.meta.group.clone(),
         waiting: stream.waiting(),
         recovered_records: stream.recovered_records,
         dropped_bytes: stream.dropped_bytes,
@@ -102,7 +103,7 @@ pub fn spec(
         (None, None, Some(name)) => head_of(name)?,
         _ => return Err(Problem::invalid("expected exactly one of head, head_base64 and head_of")),
     };
-    Ok(StreamSpec { head, config, durability: request.durability })
+    Ok(StreamSpec { head, config, durability: request.durability, group: request.group })
 }
 
 /// Inspect a stream
@@ -286,12 +287,15 @@ async fn clone(
     let choice = request.choice();
     let config = if choice.is_empty() { source.config.clone() } else { choice.resolve()? };
     let start = if config == source.config {
-        Some(source.control(|owner| Ok((owner.state(), owner.learning()))).await?)
+        let (mut state, learning) = source.control(|owner| Ok((owner.state(), owner.learning()))).await?;
+        state.tensors.retain(|name, _| !name.starts_with("shared."));
+        Some((state, learning))
     } else {
         None
     };
     let durability = request.durability.or(source.meta.durability);
-    let spec = StreamSpec { head: Head::clone(&source.head), config, durability };
+    // A copy is no member: what it starts with was given by the first.
+    let spec = StreamSpec { head: Head::clone(&source.head), config, durability, group: None };
     let shadow_of = request.shadow.then(|| name.clone());
     let stream = app.streams.create(&request.name, spec, start, shadow_of).await?;
     Ok((StatusCode::CREATED, Json(view(&stream))))

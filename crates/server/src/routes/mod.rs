@@ -13,6 +13,7 @@ use crate::problem::Problem;
 
 pub mod classify;
 pub mod feedback;
+pub mod groups;
 mod lines;
 pub mod manage;
 pub mod operate;

@@ -31,7 +31,8 @@ fn health(app: &App) -> HealthView {
     let streams = app.streams.all();
     degraded.extend(streams.iter().filter_map(|stream| Some((stream.name.clone(), stream.trouble()?))));
     let status = if degraded.is_empty() { "ok" } else { "degraded" };
-    HealthView { status, degraded, version: VERSION }
+    let apart = app.fleet.troubles().into_iter().collect();
+    HealthView { status, degraded, apart, version: VERSION }
 }
 
 /// Whether the server lives
@@ -58,6 +59,7 @@ async fn readyz(State(app): State<Arc<App>>) -> Result<Json<HealthView>, Problem
 async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Problem> {
     let streams = app.streams.all();
     let each = streams.iter().map(|s| (s.name.as_str(), s.status(), s.verdict(), s.waiting()));
+    app.metrics.groups(&app.fleet.views());
     let text =
         app.metrics.text(each, app.streams.clock.now()).map_err(|e| Problem::unavailable(e.to_string()))?;
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response())

@@ -82,7 +82,7 @@ impl Service {
     }
 
     pub fn ensure_with(&self, name: &str, method: &str, head: Head) {
-        let spec = StreamSpec { head, config: Config::named(method).unwrap(), durability: None };
+        let spec = StreamSpec { head, config: Config::named(method).unwrap(), durability: None, group: None };
         let server = self.server.as_ref().unwrap();
         self.runtime.block_on(server.streams().ensure(name, spec)).unwrap();
     }

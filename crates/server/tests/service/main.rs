@@ -5,6 +5,8 @@
 //! - `views`: methods that need views of every sample
 //! - `streams`: create, freeze, snapshot, roll back, clone, merge, delete
 //! - `durability`: recovery is bit for bit; torn tails; clocks
+//! - `groups`: streams of one server that share what they learn
+//! - `fleet`: servers that share over a real broker, and faults (feature `nats`)
 //! - `protection`: tokens, limits, malformed bodies, slow and many clients, TLS, shutdown
 //! - `hostile`: clients and disks that mean harm hurt nobody else
 //! - `answers`: answers that nobody reads, bodies that pause
@@ -20,6 +22,9 @@ mod classify;
 mod common;
 mod corpus;
 mod durability;
+#[cfg(feature = "nats")]
+mod fleet;
+mod groups;
 mod hostile;
 mod manifest;
 mod operate;

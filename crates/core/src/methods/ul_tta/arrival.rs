@@ -71,6 +71,7 @@ impl UlTta {
         fresh.recent.retire();
         fresh.scene.forget();
         fresh.keep_labels(self);
+        fresh.shared = self.shared.take();
         fresh.restarts = self.restarts + 1;
         fresh.updated_at = self.updated_at;
         *self = fresh;

@@ -20,11 +20,18 @@
 use std::sync::Arc;
 
 use super::config::DefaultConfig;
-use crate::kernels::{accumulate, gather_dots_i16, vectorised};
-use crate::linear::{cholesky, solve};
+use super::shared::Others;
+use crate::kernels::{accumulate, gather_dots_i16};
+use crate::linear::solve;
 use crate::methods::checked::{checked_counts, checked_sums};
 use crate::methods::triangle;
 use crate::{Error, Result, State};
+
+mod fold;
+mod gained;
+
+use fold::{FOLD_BLOCK, Fold, LARGEST};
+pub(super) use gained::Mark;
 
 /// Rows whose second moments are added in one matrix product.
 const CHUNK: usize = 256;
@@ -35,28 +42,6 @@ const DENSE_PER_DIM: u64 = 4;
 /// After that one sample in `half-life / THINNED_PER_HALF_LIFE` enters them, within these bounds.
 const THINNED_PER_HALF_LIFE: f64 = 256.0;
 const THINNED: std::ops::RangeInclusive<u64> = 8..=16;
-
-/// Σ is factorised again, and all classes folded, when the evidence has grown by this factor and by this many samples
-/// per class since the last time.
-const GROWTH: f64 = 1.5;
-const GROWTH_PER_CLASS: f64 = 2.0;
-
-/// Evidence that forgets does not grow for ever. Then Σ is factorised this many times per half-life.
-const PER_HALF_LIFE: f64 = 4.0;
-
-/// But there are at least this many samples between two such factorisations, and this many more per class: a
-/// factorisation costs d³, folding all classes C·d².
-const MIN_SPACING: f64 = 1024.0;
-const MIN_SPACING_PER_CLASS: f64 = 16.0;
-
-/// A class is folded again once its new evidence is this share of its whole evidence: smaller changes hardly show.
-const REFRESH: f64 = 0.4;
-
-/// Classes folded at once: bounds the memory of the right-hand sides.
-const FOLD_BLOCK: usize = 128;
-
-/// A value of a folded row beyond this is no solution: Σ has at least `covariance_shrink` on its diagonal.
-const LARGEST: f64 = 1e7;
 
 /// Sums are multiplied by their common scale when the scale falls below this, long before it underflows.
 const MIN_SCALE: f64 = 1e-9;
@@ -90,40 +75,15 @@ pub(super) struct Evidence {
     pending: Vec<f32>,
     /// Samples seen, without forgetting.
     samples: u64,
+    /// How much labels have withdrawn so far.
+    withdrawn: f64,
     fold: Option<Fold>,
-}
-
-/// The evidence as the answers use it.
-#[derive(Clone, Debug)]
-struct Fold {
-    /// Lower Cholesky factor of Σ, a packed triangle.
-    factor: Arc<Vec<f32>>,
-    /// `n` and `samples` when Σ was factorised.
-    at_n: f64,
-    at_samples: u64,
-    /// Σ⁻¹ m_c as 16-bit integers, with one scale per row.
-    rows: Vec<i16>,
-    row_scale: Vec<f32>,
-    bias: Vec<f32>,
-    /// ‖Σ⁻¹ m_c‖.
-    norm: Vec<f32>,
-    /// Evidence that came in for each class since it was folded.
-    fresh: Vec<f32>,
-}
-
-impl Fold {
-    fn new(classes: usize, dim: usize) -> Self {
-        Self {
-            factor: Arc::default(),
-            at_n: 0.0,
-            at_samples: 0,
-            rows: vec![0; classes * dim],
-            row_scale: vec![0.0; classes],
-            bias: vec![0.0; classes],
-            norm: vec![0.0; classes],
-            fresh: vec![0.0; classes],
-        }
-    }
+    /// How far apart others' class means lie from the own ones, and the mean evidence per class with theirs, as of the last
+    /// fold (`fold.rs`).
+    apart: f64,
+    pooled_count: Option<f64>,
+    /// What the group knows of the sums above (`gained.rs`).
+    mark: Option<Arc<Mark>>,
 }
 
 impl Evidence {
@@ -147,7 +107,11 @@ impl Evidence {
             class_sum: vec![0.0; classes * dim],
             pending: Vec::with_capacity(CHUNK * dim),
             samples: 0,
+            withdrawn: 0.0,
             fold: None,
+            apart: 0.0,
+            pooled_count: None,
+            mark: None,
         }
     }
 
@@ -201,6 +165,7 @@ impl Evidence {
         for &(class, share) in shares.iter().filter(|share| share.1 > 0.0) {
             let class = class as usize;
             let weight = -sign * share as f64 * faded / self.scale;
+            self.withdrawn += share as f64 * faded;
             // What was added before cannot leave less than nothing, but for rounding.
             self.class_n[class] = (self.class_n[class] + weight).max(0.0);
             accumulate(&mut self.class_sum[class * self.dim..][..self.dim], weight, z);
@@ -222,9 +187,10 @@ impl Evidence {
         }
     }
 
-    /// Mean evidence per class, in samples.
+    /// Mean evidence per class, in samples, with what others have learnt.
     pub(super) fn mean_count(&self) -> f64 {
-        self.class_n.iter().sum::<f64>() * self.scale / self.classes as f64
+        let own = self.class_n.iter().sum::<f64>() * self.scale / self.classes as f64;
+        self.pooled_count.map_or(own, |pooled| pooled.max(own))
     }
 
     /// Takes in a sample, admitted or not: it moves mean and covariance.
@@ -288,114 +254,6 @@ impl Evidence {
         }
         self.second_n += (self.pending.len() / dim) as f64 * unit;
         self.pending.clear();
-    }
-
-    /// At an update: factorises Σ if it has changed, folds the classes that have.
-    pub(super) fn update(&mut self) {
-        let (true_n, classes) = (self.n * self.scale, self.classes as f64);
-        let due = match &self.fold {
-            None => true_n >= classes,
-            Some(fold) => {
-                let grown = (GROWTH * fold.at_n).max(fold.at_n + GROWTH_PER_CLASS * classes);
-                let spacing = MIN_SPACING + MIN_SPACING_PER_CLASS * classes;
-                let since = (self.samples - fold.at_samples) as f64;
-                true_n >= grown || since >= spacing.max(self.half_life / PER_HALF_LIFE)
-            }
-        };
-        if due && let Some(factor) = self.factorise() {
-            let mut fold = self.fold.take().unwrap_or_else(|| Fold::new(self.classes, self.dim));
-            (fold.factor, fold.at_n, fold.at_samples) = (Arc::new(factor), true_n, self.samples);
-            let all: Vec<usize> = (0..self.classes).filter(|&c| self.class_n[c] > 0.0).collect();
-            self.fold_classes(&mut fold, &all);
-            self.fold = Some(fold);
-        } else if let Some(mut fold) = self.fold.take() {
-            let changed: Vec<usize> = (0..self.classes)
-                .filter(|&c| {
-                    let evidence = self.class_n[c] * self.scale + self.shrink;
-                    fold.fresh[c] as f64 > REFRESH * evidence
-                })
-                .collect();
-            self.fold_classes(&mut fold, &changed);
-            self.fold = Some(fold);
-        }
-    }
-
-    /// Lower Cholesky factor of Σ, packed. `None` if there is nothing to factorise.
-    fn factorise(&mut self) -> Option<Vec<f32>> {
-        self.add_pending();
-        let (dim, n) = (self.dim, self.second_n);
-        if n <= 0.0 || self.n <= 0.0 {
-            return None;
-        }
-        let mean: Vec<f64> = self.second_sum.iter().map(|s| s / n).collect();
-        let variance: f64 = (0..dim)
-            .map(|i| self.second[triangle::column(dim, i).start] / n - mean[i] * mean[i])
-            .sum::<f64>()
-            / dim as f64;
-        if variance.is_nan() || variance <= 1e-12 {
-            return None;
-        }
-        let true_n = self.n * self.scale;
-        let shrink = self.covariance_shrink.max(dim as f64 / (dim as f64 + true_n));
-        let scale = (1.0 - shrink) / variance;
-        let mut sigma = vec![0.0f32; dim * dim];
-        for column in 0..dim {
-            let pull = mean[column] * scale;
-            let from = &self.second[triangle::column(dim, column)];
-            let into = &mut sigma[column * dim..][column..dim];
-            vectorised(
-                #[inline(always)]
-                || {
-                    for ((i, f), m) in into.iter_mut().zip(from).zip(&mean[column..]) {
-                        *i = (f * (scale / n) - m * pull) as f32;
-                    }
-                },
-            );
-            into[0] += shrink as f32;
-        }
-        cholesky(&mut sigma, dim)?;
-        Some(triangle::pack(&sigma, dim))
-    }
-
-    /// Folds some classes: Σ⁻¹ m_c and the bias −⟨g, Σ⁻¹ m_c⟩ − ½ ⟨m_c, Σ⁻¹ m_c⟩.
-    fn fold_classes(&self, fold: &mut Fold, classes: &[usize]) {
-        if classes.is_empty() {
-            return;
-        }
-        let dim = self.dim;
-        let origin: Vec<f64> = self.sum.iter().map(|s| s / self.n).collect();
-        let factor = triangle::unpack(&fold.factor, dim);
-        let mut means = Vec::with_capacity(FOLD_BLOCK.min(classes.len()) * dim);
-        for block in classes.chunks(FOLD_BLOCK) {
-            means.clear();
-            for &c in block {
-                let n = self.class_n[c] * self.scale;
-                let weight = self.scale / (n + self.shrink);
-                let pull = self.class_n[c];
-                let sum = &self.class_sum[c * dim..][..dim];
-                let start = means.len();
-                means.resize(start + dim, 0.0);
-                vectorised(
-                    #[inline(always)]
-                    || {
-                        for ((m, s), g) in means[start..].iter_mut().zip(sum).zip(&origin) {
-                            *m = ((s - pull * g) * weight) as f32;
-                        }
-                    },
-                );
-            }
-            let mut solved = means.clone();
-            solve(&factor, dim, &mut solved);
-            for (i, &c) in block.iter().enumerate() {
-                let (mean, row) = (&means[i * dim..][..dim], &solved[i * dim..][..dim]);
-                let stored = &mut fold.rows[c * dim..][..dim];
-                let (scale, [at_mean, at_own, square]) = round_row(row, mean, &origin, stored);
-                fold.row_scale[c] = scale;
-                fold.bias[c] = (-at_mean - 0.5 * at_own) as f32;
-                fold.norm[c] = square.sqrt() as f32;
-                fold.fresh[c] = 0.0;
-            }
-        }
     }
 
     /// ‖Σ⁻¹ m_c‖ per class.
@@ -493,9 +351,9 @@ impl Evidence {
     }
 
     /// Makes a fold from the evidence alone: after a merge, or a return to a healthy state.
-    pub(super) fn recompute(&mut self) {
+    pub(super) fn recompute(&mut self, others: Option<Others<'_>>) {
         if self.n > 0.0 {
-            self.update();
+            self.update(others);
         }
     }
 
@@ -546,42 +404,4 @@ impl Evidence {
         }
         Ok(())
     }
-}
-
-/// Stores a folded row as 16-bit integers under one scale. A row that is no solution, because the factor was too poor,
-/// is stored as 0: the class has no evidence. Returns the scale, and the products of the row *as stored* with the
-/// image mean g, the class mean m_c and itself: so rounding cancels at z = g.
-fn round_row(row: &[f32], own: &[f32], mean: &[f64], stored: &mut [i16]) -> (f32, [f64; 3]) {
-    /// Adding 1.5·2^23 rounds to an integer that can be read from the low bits.
-    const ROUND: f32 = 12_582_912.0;
-    const LANES: usize = 8;
-    vectorised(
-        #[inline(always)]
-        || {
-            let mut lanes = [0.0f32; LANES];
-            for (i, v) in row.iter().enumerate() {
-                let v = v.abs();
-                // A NaN stays.
-                lanes[i % LANES] = if v <= lanes[i % LANES] { lanes[i % LANES] } else { v };
-            }
-            let sound = lanes.iter().all(|&v| (v as f64) < LARGEST);
-            let largest = lanes.iter().copied().fold(0.0, f32::max);
-            let scale = if sound { largest / i16::MAX as f32 } else { 0.0 };
-            let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
-            let mut sums = [[0.0f64; LANES]; 3];
-            for start in (0..row.len()).step_by(LANES) {
-                let n = LANES.min(row.len() - start);
-                for i in 0..n {
-                    let k = start + i;
-                    let value = if inverse > 0.0 { row[k] * inverse } else { 0.0 };
-                    stored[k] = (value + ROUND).to_bits() as i16;
-                    let value = stored[k] as f64 * scale as f64;
-                    sums[0][i] += value * mean[k];
-                    sums[1][i] += value * own[k] as f64;
-                    sums[2][i] += value * value;
-                }
-            }
-            (scale, sums.map(|s| s.iter().sum()))
-        },
-    )
 }

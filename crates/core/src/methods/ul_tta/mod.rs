@@ -20,6 +20,7 @@
 //! | L_c(z) | what labels add to s⟨z, μ_c⟩, where somebody gave some | `corrections.rs`, `kept.rs` |
 //! | restart | everything is forgotten when rows come to look unlike those before | `shift.rs` |
 //! | parts of an answer, a plain layer | why a row is answered so; what a device can run | `explain.rs`, `layer.rs` |
+//! | others | what a group has learnt, and the law that adds it up | `shared.rs` |
 //! | all of it in a file | what is saved, and what of it two sessions may add | `saved.rs` |
 //!
 //! A sample is answered first and teaches after (`answer.rs`, `UlTta::learn`). A sample here is the first row of
@@ -54,6 +55,7 @@ use crate::adapter::{
 };
 use crate::explain::{Part, Similar};
 use crate::gate::Gate;
+use crate::group::Sharing;
 use crate::methods::presets::CARD;
 use crate::methods::recent::{Flags, Labelled, Lump, Recent, Sample};
 use crate::scores::Summary;
@@ -77,6 +79,7 @@ mod prior;
 mod saved;
 mod scene;
 mod schedule;
+mod shared;
 mod shares;
 mod sharpness;
 mod shift;
@@ -88,6 +91,7 @@ use fits::{Calibration, ImageBranch};
 use kept::Kept;
 use prior::{Prior, PriorWork};
 use scene::Scene;
+use shared::Shared;
 use sharpness::Sharpness;
 use shift::Watch;
 
@@ -102,6 +106,8 @@ pub struct UlTta {
     gate: Gate,
     /// `None` where prototypes are frozen.
     evidence: Option<Box<Evidence>>,
+    /// `None` outside of a group.
+    shared: Option<Box<Shared>>,
     prior: Prior,
     image: ImageBranch,
     calibration: Calibration,
@@ -223,6 +229,7 @@ impl UlTta {
         Self {
             gate: Gate::new(&config.gate()),
             evidence,
+            shared: None,
             prior: Prior::new(config, classes, config.half_life(classes)),
             image: ImageBranch::default(),
             calibration: Calibration::default(),
@@ -321,6 +328,7 @@ impl UlTta {
         {
             **evidence = Evidence::new(&self.config, self.head.n_classes(), self.head.dim());
             self.image = ImageBranch::default();
+            self.shared.as_deref_mut().into_iter().for_each(Shared::set_aside);
         }
     }
 
@@ -347,7 +355,7 @@ impl UlTta {
         self.prior.update(&work.prior);
         if let Some(evidence) = &mut self.evidence {
             if self.seen > self.config.gate.warm_up {
-                evidence.update();
+                evidence.update(self.shared.as_deref_mut().and_then(Shared::others_at_update));
             }
             self.image.grow(evidence.mean_count(), advanced);
         }
@@ -456,7 +464,8 @@ impl Adapter for UlTta {
     }
 
     fn reset(&mut self) {
-        *self = Self::new(&self.config, &self.head);
+        let shared = self.shared.take();
+        *self = Self { shared, ..Self::new(&self.config, &self.head) };
     }
 
     fn save(&self) -> State {
@@ -489,12 +498,21 @@ impl Adapter for UlTta {
                 + self.kept.bytes()
                 + self.corrections.bytes()
                 + self.gate.bytes()
+                + self.shared.as_ref().map_or(0, |shared| shared.bytes())
                 + self.evidence.as_ref().map_or(0, |e| e.bytes()),
         }
     }
 
     fn layer(&self, _head: &Head) -> Option<Layer> {
         Some(self.linear_layer())
+    }
+
+    fn sharing(&self) -> Option<&dyn Sharing> {
+        Some(self)
+    }
+
+    fn sharing_mut(&mut self) -> Option<&mut dyn Sharing> {
+        Some(self)
     }
 
     fn per_class(&self) -> Vec<ClassDrift> {

@@ -2,7 +2,7 @@
 //! local to one stream.
 
 use super::prior::PriorWork;
-use super::{Calibration, ImageBranch, UlTta};
+use super::{Calibration, ImageBranch, Shared, UlTta};
 use crate::methods::checked::checked_counts;
 use crate::{Error, Result, State};
 
@@ -32,6 +32,10 @@ impl UlTta {
         self.sharpness.save(&mut state);
         self.kept.save(&mut state);
         self.corrections.save(&mut state);
+        if let Some(shared) = &self.shared {
+            shared.save(&mut state);
+            self.evidence.iter().for_each(|evidence| evidence.save_mark(&mut state));
+        }
         let ImageBranch { scale, grown, judged, records } = self.image;
         state.put("local.image", &[scale, grown]);
         state.put("local.image.records", records.as_flattened());
@@ -48,12 +52,20 @@ impl UlTta {
         let mut fresh = Self::new(&self.config, &self.head);
         if !state.any_under("evidence.") {
             fresh.keep_labels(self);
+            fresh.shared = self.shared.clone();
             return Ok(fresh);
         }
         [fresh.seen, fresh.admitted] = state.counts("evidence.seen")?;
         if let Some(evidence) = &mut fresh.evidence {
             evidence.load_evidence(state, self.evidence.as_deref())?;
         }
+        let in_group = state.any_under("shared.");
+        fresh.shared = if in_group {
+            let (classes, dim) = (self.head.n_classes(), self.head.dim());
+            Some(Box::new(Shared::load(state, self.config.half_life(classes), classes, dim)?))
+        } else {
+            self.shared.clone()
+        };
         // Local parts are either all there, or they start again: after a merge, or a return to a healthy state.
         if state.any_under("local.") || state.any_under("gate.") {
             fresh.load_local(state)?;
@@ -62,8 +74,14 @@ impl UlTta {
             fresh.keep_labels(self);
             fresh.prior.update(&PriorWork::default());
             if let Some(evidence) = &mut fresh.evidence {
-                evidence.recompute();
+                evidence.recompute(fresh.shared.as_deref().and_then(Shared::others));
             }
+        }
+        match &mut fresh.evidence {
+            Some(evidence) if in_group => evidence.load_mark(state)?,
+            // What a healthy state holds was told before it was left.
+            Some(evidence) if fresh.shared.is_some() => evidence.set_mark(),
+            _ => {}
         }
         Ok(fresh)
     }

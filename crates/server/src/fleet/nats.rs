@@ -1,0 +1,659 @@
+//! A group over NATS JetStream. The broker keeps, orders and removes duplicates; here is only what members put into it.
+//!
+//! ```text
+//! stream ULTTA_<group>    ultta.<group>.<member>   deltas in parts, and notices that a member was dropped
+//! objects ULTTA_<group>   <member>                 the member's whole contribution: where a newcomer starts
+//! ```
+//!
+//! A member sends one delta at a time and cuts the next one once the broker has confirmed it; while the broker is away, what
+//! is learnt waits in the session. A delta that may or may not have arrived is sent again with the same message ids. Every
+//! member reads the stream from the position in its own log on. Deltas are numbered, so one that comes twice is known, and one
+//! that is missing (because the stream was trimmed meanwhile) is made up for by the whole contributions.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
+use async_nats::jetstream::message::PublishMessage;
+use async_nats::jetstream::object_store::ObjectStore;
+use async_nats::jetstream::{self, object_store, stream};
+use bytes::Bytes;
+use futures_util::{StreamExt, TryStreamExt};
+use tokio::io::AsyncReadExt;
+use ultta::Delta;
+
+use super::{Common, GroupView, Member, is_meant};
+use crate::owner::Taken;
+use crate::problem::Problem;
+use crate::settings::ShareSettings;
+
+/// How long the broker may take to answer.
+const ANSWER: Duration = Duration::from_secs(5);
+/// Pause between two attempts to reach a broker that is away.
+const RETRY: Duration = Duration::from_secs(1);
+/// Bytes of a part, at most: brokers take a megabyte unless told otherwise.
+const PART: usize = 512 << 10;
+/// Messages that are read at once.
+const BATCH: usize = 64;
+/// A member's whole contribution is kept anew after this many of its deltas, and its older messages are removed.
+const CHECKPOINT: u64 = 64;
+/// Time within which the broker knows a message again.
+const DUPLICATES: Duration = Duration::from_secs(120);
+/// Parts of a delta whose rest does not come are forgotten after this.
+const FORGOTTEN: Duration = Duration::from_secs(600);
+/// Pause between two rebuilds of a member.
+const REBUILD: Duration = Duration::from_secs(5);
+
+const PARTS: &str = "Ultta-Part";
+const DROPS: &str = "Ultta-Drop";
+
+/// Why an exchange failed: the broker, or a stream of this server.
+type Failure = String;
+
+pub struct Broker {
+    common: Common,
+    link: Option<Link>,
+    tried: Option<Instant>,
+    /// Per member: what was cut and is not confirmed.
+    unconfirmed: BTreeMap<String, Delta>,
+    /// Per member: the number that its kept contribution goes up to.
+    kept: BTreeMap<String, u64>,
+    rebuilt: BTreeMap<String, Instant>,
+    known: Vec<String>,
+}
+
+/// A connection, and where reading stands.
+struct Link {
+    client: async_nats::Client,
+    context: jetstream::Context,
+    stream: stream::Stream,
+    objects: ObjectStore,
+    reader: Option<jetstream::consumer::Consumer<pull::Config>>,
+    /// The last message that was read, and the last there is.
+    read: u64,
+    last: u64,
+    partial: BTreeMap<String, Partial>,
+}
+
+/// A delta of which some parts have come.
+struct Partial {
+    first: u64,
+    since: Instant,
+    bytes: Vec<u8>,
+    parts: usize,
+}
+
+impl Broker {
+    pub fn new(common: Common) -> Self {
+        let (unconfirmed, kept, rebuilt) = Default::default();
+        Self { common, link: None, tried: None, unconfirmed, kept, rebuilt, known: Vec::new() }
+    }
+
+    pub async fn round(&mut self, members: &[Member]) -> GroupView {
+        let done = self.try_round(members).await;
+        let view = &mut self.common.view;
+        let connected = done.is_ok();
+        if view.connected != Some(connected) {
+            match &done {
+                Ok(()) => tracing::info!(group = view.group, "the broker is there"),
+                Err(reason) => tracing::warn!(
+                    group = view.group,
+                    reason,
+                    "the broker is away; what is learnt is kept for it"
+                ),
+            }
+        }
+        view.connected = Some(connected);
+        view.trouble = done.err();
+        let last = self.link.as_ref().map(|link| link.last);
+        self.common.look(members, last).await;
+        self.common.view.clone()
+    }
+
+    async fn try_round(&mut self, members: &[Member]) -> Result<(), Failure> {
+        let names: Vec<String> = members.iter().map(|member| member.name.clone()).collect();
+        if self.known != names {
+            self.join(members).await.map_err(|problem| problem.detail)?;
+            self.known = names;
+            // New members start reading at their own places.
+            self.link = None;
+        }
+        if self.link.is_none() {
+            if self.tried.is_some_and(|tried| tried.elapsed() < RETRY) {
+                return Err(self.common.view.trouble.clone().unwrap_or_else(|| "the broker is away".into()));
+            }
+            self.tried = Some(Instant::now());
+            let mut link = connect(&self.common.view.group, &self.common.settings).await?;
+            self.start(&mut link, members).await?;
+            self.link = Some(link);
+        }
+        let done = self.exchange(members).await;
+        if done.is_err() {
+            // The client reconnects by itself; readers are made anew.
+            self.link = None;
+        }
+        done
+    }
+
+    async fn join(&mut self, members: &[Member]) -> Result<(), Problem> {
+        for member in members {
+            let name = member.name.clone();
+            let last = member
+                .stream
+                .control(move |owner| {
+                    owner.join(&name)?;
+                    Ok(owner.last_cut())
+                })
+                .await?;
+            // Whether it arrived before the server fell is not known; the broker knows it again.
+            self.unconfirmed.extend(last.map(|delta| (member.name.clone(), delta)));
+        }
+        Ok(())
+    }
+
+    /// Where reading starts: behind what all members of this server know. Newcomers take the kept contributions first.
+    async fn start(&mut self, link: &mut Link, members: &[Member]) -> Result<(), Failure> {
+        let mut read = u64::MAX;
+        for member in members {
+            let standing = member.standing().await.map_err(|problem| problem.detail)?;
+            let Some(standing) = standing else { continue };
+            if standing.membership.heard.is_empty() && standing.position == 0 {
+                self.rebuild(link, member).await?;
+            }
+            read = read.min(standing.position);
+        }
+        link.read = if read == u64::MAX { 0 } else { read };
+        Ok(())
+    }
+
+    async fn exchange(&mut self, members: &[Member]) -> Result<(), Failure> {
+        let Some(mut link) = self.link.take() else { return Err("the broker is away".into()) };
+        let done = async {
+            // First what the others learnt: a delta is as old as what its member knew.
+            self.take(&mut link, members).await?;
+            self.give(&mut link, members).await?;
+            if !self.common.settings.read_only {
+                self.keep(&mut link, members, CHECKPOINT).await?;
+            }
+            Ok(())
+        }
+        .await;
+        self.link = Some(link);
+        done
+    }
+
+    /// Sends what members have cut, and cuts what is due once that is confirmed.
+    async fn give(&mut self, link: &mut Link, members: &[Member]) -> Result<(), Failure> {
+        if self.common.settings.read_only {
+            return Ok(());
+        }
+        for member in members {
+            if let Some(delta) = self.unconfirmed.get(&member.name).cloned() {
+                self.send(link, &delta).await?;
+                self.unconfirmed.remove(&member.name);
+            }
+            let Some(least) = self.common.due(&member.stream.name) else { continue };
+            match member.cut(least).await {
+                Ok(None) => {}
+                Ok(Some(delta)) => {
+                    self.common.note_cut(&member.stream.name);
+                    self.unconfirmed.insert(member.name.clone(), delta.clone());
+                    self.send(link, &delta).await?;
+                    self.unconfirmed.remove(&member.name);
+                }
+                Err(problem) => {
+                    tracing::warn!(stream = member.stream.name, error = problem.detail, "not shared")
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn send(&mut self, link: &mut Link, delta: &Delta) -> Result<(), Failure> {
+        let bytes = Bytes::from(delta.to_bytes().map_err(|e| e.to_string())?);
+        let most = PART.min(link.client.server_info().max_payload.saturating_sub(4096)).max(1024);
+        let parts = bytes.len().div_ceil(most);
+        let subject = subject(&self.common.view.group, delta.member());
+        for part in 0..parts {
+            let id = format!("{}:{}:{}:{part}", delta.member(), delta.epoch(), delta.span().1);
+            let payload = bytes.slice(part * most..bytes.len().min((part + 1) * most));
+            let message = PublishMessage::build()
+                .payload(payload)
+                .message_id(id)
+                .header(PARTS, format!("{part}/{parts}").as_str());
+            confirmed(link, &subject, message).await?;
+        }
+        self.common.given(delta, bytes.len());
+        Ok(())
+    }
+
+    /// Reads what there is, and hands it to the members of this server.
+    async fn take(&mut self, link: &mut Link, members: &[Member]) -> Result<(), Failure> {
+        let info = answered(link.stream.get_info()).await?;
+        link.last = info.state.last_sequence;
+        if link.last < link.read {
+            // Another stream than the one that was read: it was made anew.
+            link.read = 0;
+            link.reader = None;
+        }
+        while link.read < link.last {
+            let messages = link.next().await?;
+            if messages.is_empty() {
+                return Ok(());
+            }
+            for (sequence, message) in messages {
+                link.read = link.read.max(sequence);
+                self.read(link, members, sequence, &message).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn read(
+        &mut self,
+        link: &mut Link,
+        members: &[Member],
+        sequence: u64,
+        message: &async_nats::Message,
+    ) -> Result<(), Failure> {
+        let header = |name: &str| message.headers.as_ref()?.get(name).map(|value| value.as_str().to_string());
+        if let Some(object) = header(DROPS) {
+            return self.hear_drop(link, members, sequence, &object).await;
+        }
+        let parts = header(PARTS).and_then(|text| {
+            let (part, parts) = text.split_once('/')?;
+            Some((part.parse::<usize>().ok()?, parts.parse::<usize>().ok()?))
+        });
+        let Some((part, parts)) = parts else { return Ok(()) };
+        let subject = message.subject.to_string();
+        let now = Instant::now();
+        link.partial.retain(|_, partial| partial.since.elapsed() < FORGOTTEN);
+        if part == 0 {
+            let partial = Partial { first: sequence, since: now, bytes: Vec::new(), parts: 0 };
+            link.partial.insert(subject.clone(), partial);
+        }
+        let Some(partial) = link.partial.get_mut(&subject) else { return Ok(()) };
+        if partial.parts != part {
+            return Ok(());
+        }
+        partial.bytes.extend_from_slice(&message.payload);
+        partial.parts += 1;
+        if partial.parts < parts {
+            return Ok(());
+        }
+        let Some(whole) = link.partial.remove(&subject) else { return Ok(()) };
+        // After a restart the parts of others that have not come whole yet are read again.
+        let position =
+            link.partial.values().map(|partial| partial.first).min().map_or(sequence, |first| first - 1);
+        let delta = match Delta::from_bytes(&whole.bytes) {
+            Ok(delta) => delta,
+            Err(e) => {
+                self.common.refuse(&subject, e.to_string());
+                return Ok(());
+            }
+        };
+        let bytes: Arc<[u8]> = whole.bytes.into();
+        let mut new = false;
+        for member in members {
+            let (own, shared, taker) = (delta.clone(), bytes.clone(), &member.stream);
+            let taken = taker.control(move |owner| owner.take(position, &own, &shared)).await;
+            match taken.map_err(|problem| problem.detail)? {
+                Taken::New => new = true,
+                Taken::Known => {}
+                Taken::Gap => self.rebuild(link, member).await?,
+                Taken::Refused(reason) => self.common.refuse(delta.member(), reason),
+                Taken::Stolen => {
+                    let name = member.name.clone();
+                    let renamed = taker.control(move |owner| owner.rename(&name)).await;
+                    renamed.map_err(|problem| problem.detail)?;
+                    self.unconfirmed.remove(&member.name);
+                    self.rebuild(link, member).await?;
+                }
+            }
+        }
+        if new {
+            self.common.taken(&delta, bytes.len());
+        }
+        Ok(())
+    }
+
+    /// Gives a member the kept contributions of the others; what followed them is read again.
+    async fn rebuild(&mut self, link: &mut Link, member: &Member) -> Result<(), Failure> {
+        if self.rebuilt.get(&member.name).is_some_and(|last| last.elapsed() < REBUILD) {
+            return Ok(());
+        }
+        self.rebuilt.insert(member.name.clone(), Instant::now());
+        let mut contributions = Vec::new();
+        let own = member.standing().await.map_err(|problem| problem.detail)?;
+        let own = own.map(|standing| standing.membership.member).unwrap_or_default();
+        for name in link.object_names().await? {
+            let Some(bytes) = link.object(&name).await? else { continue };
+            match Delta::from_bytes(&bytes) {
+                Ok(delta) if delta.member() != own => contributions.push(bytes),
+                Ok(_) => {}
+                Err(e) => self.common.refuse(&name, e.to_string()),
+            }
+        }
+        let rebuilt = member.stream.control(move |owner| owner.rebuild(0, contributions)).await;
+        if let Err(problem) = rebuilt {
+            self.common.refuse(&member.name, problem.detail);
+        }
+        (link.read, link.reader) = (0, None);
+        link.partial.clear();
+        Ok(())
+    }
+
+    /// Keeps the whole contributions of members that gave `least` deltas since, and removes their older messages.
+    async fn keep(
+        &mut self,
+        link: &mut Link,
+        members: &[Member],
+        least: u64,
+    ) -> Result<Vec<String>, Failure> {
+        let mut done = Vec::new();
+        for member in members.iter().filter(|member| !self.unconfirmed.contains_key(&member.name)) {
+            let contribution = member.stream.control(|owner| owner.contribution()).await;
+            let contribution = contribution.map_err(|problem| problem.detail)?;
+            let (number, name) = (contribution.span().1, token(contribution.member()));
+            let known = self.kept.get(&name).copied();
+            let since = number.saturating_sub(known.unwrap_or(0));
+            if number == 0 || (since < least && (known.is_some() || least == 1)) {
+                continue;
+            }
+            // What was dropped is not put back by one who does not know it yet.
+            let there = link.object(&name).await?.and_then(|bytes| Delta::from_bytes(&bytes).ok());
+            if there.is_some_and(|there| there.epoch() > contribution.epoch()) {
+                continue;
+            }
+            let subject = subject(&self.common.view.group, contribution.member());
+            let last = link.last_of(&subject).await?;
+            let bytes = contribution.to_bytes().map_err(|e| e.to_string())?;
+            link.put(&name, &bytes).await?;
+            self.kept.insert(name, number);
+            if let Some(last) = last {
+                answered(link.stream.purge().filter(subject).sequence(last)).await?;
+            }
+            done.push(contribution.member().to_string());
+        }
+        Ok(done)
+    }
+
+    pub async fn snapshot(&mut self, members: &[Member]) -> Result<Vec<String>, Problem> {
+        let Some(mut link) = self.link.take() else { return Err(self.away()) };
+        self.kept.clear();
+        let done = self.keep(&mut link, members, 1).await;
+        self.link = Some(link);
+        done.map_err(Problem::unavailable)
+    }
+
+    fn away(&self) -> Problem {
+        Problem::unavailable(self.common.view.trouble.clone().unwrap_or_else(|| "the broker is away".into()))
+    }
+
+    /// Takes a member out: what it gave, from what is kept of it, goes into a notice that all members hear.
+    pub async fn drop_member(&mut self, asked: &str) -> Result<Vec<String>, Problem> {
+        let Some(mut link) = self.link.take() else { return Err(self.away()) };
+        let done = self.drop_all(&mut link, asked).await;
+        self.link = Some(link);
+        let dropped = done.map_err(Problem::unavailable)?;
+        if dropped.is_empty() {
+            return Err(Problem::not_found(format!("there is no member {asked:?}")));
+        }
+        Ok(dropped)
+    }
+
+    async fn drop_all(&mut self, link: &mut Link, asked: &str) -> Result<Vec<String>, Failure> {
+        let known = self.common.view.members.iter().map(|member| member.member.clone());
+        let meant: Vec<String> = known.filter(|name| is_meant(name, asked)).collect();
+        let mut dropped = Vec::new();
+        for member in meant {
+            // A delta may come in while this one is put together: then once more.
+            for _ in 0..5 {
+                if self.try_drop(link, &member).await? {
+                    dropped.push(member.clone());
+                    break;
+                }
+            }
+        }
+        Ok(dropped)
+    }
+
+    async fn try_drop(&mut self, link: &mut Link, member: &str) -> Result<bool, Failure> {
+        let (group, name) = (&self.common.view.group, token(member));
+        let subject = subject(group, member);
+        let mut sum = link.object(&name).await?.and_then(|bytes| Delta::from_bytes(&bytes).ok());
+        let mut last = 0;
+        for (sequence, bytes) in link.history(&subject).await? {
+            last = last.max(sequence);
+            let Ok(delta) = Delta::from_bytes(&bytes) else { continue };
+            sum = match sum {
+                None if delta.span().0 == 0 => Some(delta),
+                None => None,
+                Some(sum) if delta.epoch() == sum.epoch() && delta.span().1 <= sum.span().1 => Some(sum),
+                Some(sum) => Some(sum.followed_by(&delta).unwrap_or(sum)),
+            };
+        }
+        let Some(sum) = sum else { return Err(format!("nothing is kept of {member}")) };
+        let notice = format!("drop-{name}-{}", sum.epoch());
+        link.put(&notice, &sum.to_bytes().map_err(|e| e.to_string())?).await?;
+        let last = last.max(link.last_of(&subject).await?.unwrap_or(0));
+        let message = PublishMessage::build()
+            .message_id(&notice)
+            .header(DROPS, notice.as_str())
+            .expected_last_subject_sequence(last);
+        if confirmed(link, &subject, message).await.is_err() {
+            return Ok(false);
+        }
+        link.put(&name, &sum.tombstone().to_bytes().map_err(|e| e.to_string())?).await?;
+        Ok(true)
+    }
+
+    async fn hear_drop(
+        &mut self,
+        link: &mut Link,
+        members: &[Member],
+        sequence: u64,
+        object: &str,
+    ) -> Result<(), Failure> {
+        let Some(bytes) = link.object(object).await? else { return Ok(()) };
+        let Ok(contribution) = Delta::from_bytes(&bytes) else { return Ok(()) };
+        for member in members {
+            let standing = member.standing().await.map_err(|problem| problem.detail)?;
+            let Some(membership) = standing.map(|standing| standing.membership) else { continue };
+            let own = membership.member == contribution.member();
+            let heard = membership.heard.get(contribution.member()).copied();
+            let epoch = if own { Some(membership.given.epoch) } else { heard.map(|heard| heard.epoch) };
+            // Heard before, or never heard of.
+            if epoch.is_none_or(|epoch| epoch > contribution.epoch()) {
+                continue;
+            }
+            let contribution = contribution.clone();
+            let dropped =
+                member.stream.control(move |owner| owner.drop_member(sequence, &contribution)).await;
+            if own {
+                self.unconfirmed.remove(&member.name);
+                self.kept.remove(&token(&membership.member));
+            }
+            match dropped {
+                Ok(true) => {}
+                Ok(false) => self.rebuild(link, member).await?,
+                Err(problem) => self.common.refuse(&member.name, problem.detail),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Link {
+    /// The next messages; none if there are none at the moment.
+    async fn next(&mut self) -> Result<Vec<(u64, async_nats::Message)>, Failure> {
+        if self.reader.is_none() {
+            let config = pull::Config {
+                deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: self.read + 1 },
+                ack_policy: AckPolicy::None,
+                inactive_threshold: Duration::from_secs(60),
+                ..Default::default()
+            };
+            self.reader = Some(answered(self.stream.create_consumer(config)).await?);
+        }
+        let Some(reader) = &self.reader else { return Ok(Vec::new()) };
+        collect(reader, BATCH).await
+    }
+
+    /// The whole deltas of one member that the stream still has, each with the number of its last message.
+    async fn history(&self, subject: &str) -> Result<Vec<(u64, Vec<u8>)>, Failure> {
+        let config = pull::Config {
+            filter_subject: subject.into(),
+            ack_policy: AckPolicy::None,
+            inactive_threshold: Duration::from_secs(60),
+            ..Default::default()
+        };
+        let reader = answered(self.stream.create_consumer(config)).await?;
+        let (mut whole, mut bytes) = (Vec::new(), Vec::new());
+        loop {
+            let messages = collect(&reader, BATCH).await?;
+            if messages.is_empty() {
+                return Ok(whole);
+            }
+            for (sequence, message) in messages {
+                let part =
+                    message.headers.as_ref().and_then(|h| h.get(PARTS)).map(|v| v.as_str().to_string());
+                let Some((part, parts)) = part.as_deref().and_then(|text| text.split_once('/')) else {
+                    continue;
+                };
+                if part == "0" {
+                    bytes.clear();
+                }
+                bytes.extend_from_slice(&message.payload);
+                if part.parse::<usize>().map(|part| part + 1).ok() == parts.parse().ok() {
+                    whole.push((sequence, std::mem::take(&mut bytes)));
+                }
+            }
+        }
+    }
+
+    /// The number of the last message of a subject.
+    async fn last_of(&self, subject: &str) -> Result<Option<u64>, Failure> {
+        let asked = tokio::time::timeout(ANSWER, self.stream.get_last_raw_message_by_subject(subject)).await;
+        match asked.map_err(|_| "the broker does not answer".to_string())? {
+            Ok(message) => Ok(Some(message.sequence)),
+            Err(_) => Ok(None),
+        }
+    }
+
+    async fn object_names(&self) -> Result<Vec<String>, Failure> {
+        let list = answered(self.objects.list()).await?;
+        let infos: Vec<_> = answered(list.try_collect::<Vec<_>>()).await?;
+        let names = infos.into_iter().map(|info| info.name).filter(|name| !name.starts_with("drop-"));
+        Ok(names.collect())
+    }
+
+    async fn object(&self, name: &str) -> Result<Option<Vec<u8>>, Failure> {
+        let found = tokio::time::timeout(ANSWER, self.objects.get(name)).await;
+        let Ok(mut object) = found.map_err(|_| "the broker does not answer".to_string())? else {
+            return Ok(None);
+        };
+        let mut bytes = Vec::new();
+        answered(object.read_to_end(&mut bytes)).await?;
+        Ok(Some(bytes))
+    }
+
+    async fn put(&self, name: &str, bytes: &[u8]) -> Result<(), Failure> {
+        let mut reader = bytes;
+        answered(self.objects.put(name, &mut reader)).await.map(|_| ())
+    }
+}
+
+async fn collect(
+    reader: &jetstream::consumer::Consumer<pull::Config>,
+    most: usize,
+) -> Result<Vec<(u64, async_nats::Message)>, Failure> {
+    let mut batch = answered(reader.fetch().max_messages(most).messages()).await?;
+    let mut found = Vec::new();
+    while let Some(message) = tokio::time::timeout(ANSWER, batch.next())
+        .await
+        .map_err(|_| "the broker does not answer".to_string())?
+    {
+        let message = message.map_err(|e| e.to_string())?;
+        let sequence = message.info().map_err(|e| e.to_string())?.stream_sequence;
+        found.push((sequence, message.message));
+    }
+    Ok(found)
+}
+
+/// Publishes a message, and waits until the broker has it.
+async fn confirmed(link: &Link, subject: &str, message: PublishMessage) -> Result<(), Failure> {
+    let sent = answered(link.context.send_publish(subject.to_string(), message)).await?;
+    answered(sent.into_future()).await.map(|_| ())
+}
+
+/// What the broker says, within its time.
+async fn answered<T, E: std::fmt::Display>(asked: impl Future<Output = Result<T, E>>) -> Result<T, Failure> {
+    match tokio::time::timeout(ANSWER, asked).await {
+        Ok(answer) => answer.map_err(|e| e.to_string()),
+        Err(_) => Err("the broker does not answer".into()),
+    }
+}
+
+async fn connect(group: &str, settings: &ShareSettings) -> Result<Link, Failure> {
+    let Some(url) = &settings.url else { return Err("no broker is set".into()) };
+    let mut options = async_nats::ConnectOptions::new().name("ultta").connection_timeout(ANSWER);
+    if let Some(token) = &settings.token {
+        options = options.token(token.clone());
+    }
+    if let (Some(user), Some(password)) = (&settings.user, &settings.password) {
+        options = options.user_and_password(user.clone(), password.clone());
+    }
+    if let Some(seed) = &settings.nkey {
+        options = options.nkey(seed.clone());
+    }
+    if let Some(path) = &settings.credentials {
+        let read = options.credentials_file(path).await;
+        options = read.map_err(|e| format!("the credentials file cannot be used: {}", e.kind()))?;
+    }
+    if let Some(ca) = &settings.tls_ca {
+        options = options.add_root_certificates(ca.clone()).require_tls(true);
+    }
+    if let (Some(cert), Some(key)) = (&settings.tls_cert, &settings.tls_key) {
+        options = options.add_client_certificate(cert.clone(), key.clone());
+    }
+    let client = answered(options.connect(url.as_str())).await.map_err(|reason| settings.hide(&reason))?;
+    let mut context = jetstream::new(client.clone());
+    context.set_timeout(ANSWER);
+    let name = format!("ULTTA_{group}");
+    let config = stream::Config {
+        name: name.clone(),
+        subjects: vec![format!("ultta.{group}.*")],
+        duplicate_window: DUPLICATES,
+        max_bytes: settings.max_bytes,
+        ..Default::default()
+    };
+    let stream = answered(context.get_or_create_stream(config)).await?;
+    let objects = match answered(context.get_object_store(&name)).await {
+        Ok(objects) => objects,
+        Err(_) => {
+            let config = object_store::Config { bucket: name, ..Default::default() };
+            answered(context.create_object_store(config)).await?
+        }
+    };
+    let (read, last, partial) = Default::default();
+    Ok(Link { client, context, stream, objects, reader: None, read, last, partial })
+}
+
+/// The subject of a member.
+fn subject(group: &str, member: &str) -> String {
+    format!("ultta.{group}.{}", token(member))
+}
+
+/// A member's name as one token of a subject, and as the name of an object.
+fn token(member: &str) -> String {
+    let mut token = String::new();
+    for byte in member.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => token.push(byte as char),
+            _ => token += &format!("={byte:02x}"),
+        }
+    }
+    token
+}
