@@ -11,6 +11,26 @@ use pulp::{Arch, Simd, WithSimd};
 
 use crate::blocks::PASS_ROWS;
 
+// What is not inlined into a kernel is compiled without the CPU features of the kernel, and a call for each few numbers
+// takes longer than their arithmetic. The compiler inlines by its own estimate; the next two do not leave it the choice.
+// Mark the closure `#[inline(always)]`.
+
+/// `map` of an array, for kernels.
+#[inline(always)]
+pub(crate) fn each<T: Copy, U: Copy, const N: usize>(values: [T; N], pass: impl Fn(T) -> U) -> [U; N] {
+    let mut results = [pass(values[0]); N];
+    for i in 1..N {
+        results[i] = pass(values[i]);
+    }
+    results
+}
+
+/// The closure itself. (An argument can be marked `#[inline(always)]`, a closure in a `let` cannot.)
+#[inline(always)]
+fn inlined<F>(closure: F) -> F {
+    closure
+}
+
 /// Number of partial sums in element-wise passes.
 pub(crate) const LANES: usize = 16;
 
@@ -47,9 +67,17 @@ impl WithSimd for Products<'_> {
                 while row < n_rows {
                     let height = (n_rows - row).min(3);
                     // A tile at the edge repeats its last row or class; the repeated sums are not stored.
-                    let r = |i: usize| &rows[(row + i.min(height - 1)) * dim..][..dim];
-                    let w = |i: usize| &weights[(class + i.min(width - 1)) * dim..][..dim];
-                    let sums = tile(simd, [r(0), r(1), r(2)], [w(0), w(1), w(2), w(3)]);
+                    let r = each(
+                        [0, 1, 2],
+                        #[inline(always)]
+                        |i: usize| nth(rows, dim, row + i.min(height - 1)),
+                    );
+                    let w = each(
+                        [0, 1, 2, 3],
+                        #[inline(always)]
+                        |i: usize| nth(weights, dim, class + i.min(width - 1)),
+                    );
+                    let sums = tile(simd, r, w);
                     for i in 0..height {
                         for j in 0..width {
                             out[(row + i) * n_classes + class + j] = scale * sums[i][j];
@@ -63,14 +91,24 @@ impl WithSimd for Products<'_> {
     }
 }
 
+/// Row number `i` of a matrix.
+#[inline(always)]
+fn nth(matrix: &[f32], dim: usize, i: usize) -> &[f32] {
+    &matrix[i * dim..][..dim]
+}
+
 #[inline(always)]
 fn single_row<S: Simd>(simd: S, row: &[f32], weights: &[f32], dim: usize, scale: f32, out: &mut [f32]) {
     let n_classes = weights.len() / dim;
     let mut class = 0;
     while class < n_classes {
         let width = (n_classes - class).min(8);
-        let w = |i: usize| &weights[(class + i.min(width - 1)) * dim..][..dim];
-        let [sums] = tile(simd, [row], [w(0), w(1), w(2), w(3), w(4), w(5), w(6), w(7)]);
+        let w = each(
+            [0, 1, 2, 3, 4, 5, 6, 7],
+            #[inline(always)]
+            |i: usize| nth(weights, dim, class + i.min(width - 1)),
+        );
+        let [sums] = tile(simd, [row], w);
         for j in 0..width {
             out[class + j] = scale * sums[j];
         }
@@ -85,14 +123,34 @@ fn tile<S: Simd, const R: usize, const W: usize>(
     rows: [&[f32]; R],
     weights: [&[f32]; W],
 ) -> [[f32; W]; R] {
-    let rows = rows.map(|r| S::as_simd_f32s(r));
-    let weights = weights.map(|w| S::as_simd_f32s(w));
+    let rows = each(
+        rows,
+        #[inline(always)]
+        |r| S::as_simd_f32s(r),
+    );
+    let weights = each(
+        weights,
+        #[inline(always)]
+        |w| S::as_simd_f32s(w),
+    );
     let steps = rows[0].0.len();
-    let row_heads = rows.map(|r| &r.0[..steps]);
-    let weight_heads = weights.map(|w| &w.0[..steps]);
+    let row_heads = each(
+        rows,
+        #[inline(always)]
+        |r| &r.0[..steps],
+    );
+    let weight_heads = each(
+        weights,
+        #[inline(always)]
+        |w| &w.0[..steps],
+    );
     let mut acc = [[simd.splat_f32s(0.0); W]; R];
     for k in 0..steps {
-        let z: [S::f32s; R] = std::array::from_fn(|i| row_heads[i][k]);
+        let z: [S::f32s; R] = each(
+            row_heads,
+            #[inline(always)]
+            |head| head[k],
+        );
         for j in 0..W {
             let w = weight_heads[j][k];
             for i in 0..R {
@@ -190,20 +248,26 @@ impl Ratios<'_> {
             #[inline(always)]
             fn with_simd<S: Simd>(self, simd: S) -> [f32; 3] {
                 let Weigh(ratios, base, text, out) = self;
-                let [counts, lift, base, text] =
-                    [ratios.counts, ratios.lift, base, text].map(|v| S::as_simd_f32s(v));
+                let [counts, lift, base, text] = each(
+                    [ratios.counts, ratios.lift, base, text],
+                    #[inline(always)]
+                    |v| S::as_simd_f32s(v),
+                );
                 let out = S::as_mut_simd_f32s(out);
                 let ratio = ratios.of(simd);
                 let mut sums = [[simd.splat_f32s(0.0); 2]; 2];
                 let mut most = simd.splat_f32s(0.0);
-                let mut add = |lane: usize, c: S::f32s, l: S::f32s, b: S::f32s, t: S::f32s| {
-                    let r = ratio(c, l);
-                    most = simd.max_f32s(most, r);
-                    let weighted = simd.mul_f32s(r, b);
-                    sums[0][lane] = simd.add_f32s(sums[0][lane], weighted);
-                    sums[1][lane] = simd.mul_add_e_f32s(weighted, t, sums[1][lane]);
-                    r
-                };
+                let mut add = inlined(
+                    #[inline(always)]
+                    |lane: usize, c: S::f32s, l: S::f32s, b: S::f32s, t: S::f32s| {
+                        let r = ratio(c, l);
+                        most = simd.max_f32s(most, r);
+                        let weighted = simd.mul_f32s(r, b);
+                        sums[0][lane] = simd.add_f32s(sums[0][lane], weighted);
+                        sums[1][lane] = simd.mul_add_e_f32s(weighted, t, sums[1][lane]);
+                        r
+                    },
+                );
                 let (c2, c1) = counts.0.as_chunks::<2>();
                 let (l2, l1) = lift.0.as_chunks::<2>();
                 let (b2, b1) = base.0.as_chunks::<2>();
@@ -217,10 +281,18 @@ impl Ratios<'_> {
                     *o = add(0, c, l, b, t);
                 }
                 if !counts.1.is_empty() {
-                    let [c, l, b, t] = [counts.1, lift.1, base.1, text.1].map(|v| simd.partial_load_f32s(v));
+                    let [c, l, b, t] = each(
+                        [counts.1, lift.1, base.1, text.1],
+                        #[inline(always)]
+                        |v| simd.partial_load_f32s(v),
+                    );
                     simd.partial_store_f32s(out.1, add(1, c, l, b, t));
                 }
-                let [mass, hit] = sums.map(|[a, b]| simd.reduce_sum_f32s(simd.add_f32s(a, b)));
+                let [mass, hit] = each(
+                    sums,
+                    #[inline(always)]
+                    |pair| simd.reduce_sum_f32s(simd.add_f32s(pair[0], pair[1])),
+                );
                 [mass, hit, simd.reduce_max_f32s(most)]
             }
         }
@@ -229,8 +301,11 @@ impl Ratios<'_> {
 
     #[inline(always)]
     fn of<S: Simd>(self, simd: S) -> impl Fn(S::f32s, S::f32s) -> S::f32s {
-        let [slope, offset, up, down, one] =
-            [self.slope, self.offset, self.up, self.down, 1.0].map(|v| simd.splat_f32s(v));
+        let [slope, offset, up, down, one] = each(
+            [self.slope, self.offset, self.up, self.down, 1.0],
+            #[inline(always)]
+            |v| simd.splat_f32s(v),
+        );
         #[inline(always)]
         move |count, lift| {
             let ratio = simd.mul_f32s(simd.mul_add_e_f32s(slope, count, offset), lift);
@@ -256,7 +331,11 @@ pub(crate) fn blend(factors: &[(&[f32], f32)], own: f32, base: &[f32], mix: &mut
                     *o = simd.mul_add_e_f32s(factor, r, *o);
                 }
                 if !row.1.is_empty() {
-                    let [r, o] = [row.1, &*out.1].map(|v| simd.partial_load_f32s(v));
+                    let [r, o] = each(
+                        [row.1, &*out.1],
+                        #[inline(always)]
+                        |v| simd.partial_load_f32s(v),
+                    );
                     simd.partial_store_f32s(out.1, simd.mul_add_e_f32s(factor, r, o));
                 }
             }
@@ -313,12 +392,15 @@ fn dot_i16<S: Simd>(simd: S, row: &[i16], z: &[f32]) -> f32 {
     let mut acc = [simd.splat_f32s(0.0); 4];
     let (rows, row_tail) = row.as_chunks::<WIDE>();
     let (zs, z_tail) = z.as_chunks::<WIDE>();
-    let mut add = |wide: &[f32; WIDE], z: &[f32; WIDE]| {
-        let (wide, z) = (S::as_simd_f32s(wide).0, S::as_simd_f32s(z).0);
-        for (i, (&w, &z)) in wide.iter().zip(z).enumerate() {
-            acc[i % 4] = simd.mul_add_e_f32s(w, z, acc[i % 4]);
-        }
-    };
+    let mut add = inlined(
+        #[inline(always)]
+        |wide: &[f32; WIDE], z: &[f32; WIDE]| {
+            let (wide, z) = (S::as_simd_f32s(wide).0, S::as_simd_f32s(z).0);
+            for (i, (&w, &z)) in wide.iter().zip(z).enumerate() {
+                acc[i % 4] = simd.mul_add_e_f32s(w, z, acc[i % 4]);
+            }
+        },
+    );
     let mut wide = [0.0f32; WIDE];
     for (q, z) in rows.iter().zip(zs) {
         for i in 0..WIDE {
@@ -350,9 +432,16 @@ pub(crate) fn indices_above(values: &[f32], floor: f32, out: &mut Vec<u32>) {
             let Above(values, floor, out) = self;
             let (heads, tail) = S::as_simd_f32s(values);
             let least = simd.splat_f32s(floor);
-            let mut keep = |from: usize, to: usize| {
-                out.extend((from..to).filter(|&i| values[i] >= floor).map(|i| i as u32));
-            };
+            let mut keep = inlined(
+                #[inline(always)]
+                |from: usize, to: usize| {
+                    for (i, &value) in values[from..to].iter().enumerate() {
+                        if value >= floor {
+                            out.push((from + i) as u32);
+                        }
+                    }
+                },
+            );
             // Whole chunks without a hit are skipped.
             let (chunks, rest) = heads.as_chunks::<4>();
             for (i, &[a, b, c, d]) in chunks.iter().enumerate() {
@@ -403,7 +492,11 @@ pub(crate) fn max(values: &[f32]) -> f32 {
             lanes[i] = if chunk[i] > lanes[i] { chunk[i] } else { lanes[i] };
         }
     }
-    tail.iter().fold(max_lanes(lanes), |m, &v| if v > m { v } else { m })
+    let mut most = max_lanes(lanes);
+    for &v in tail {
+        most = if v > most { v } else { most };
+    }
+    most
 }
 
 /// eˣ, relative error below 2e-7 on [-87, 88]; below that range it gives 0, above it the value at 88.

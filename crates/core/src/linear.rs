@@ -9,7 +9,7 @@ use std::ops::{Add, Div, Mul, Sub};
 
 use pulp::{Arch, Simd, WithSimd};
 
-use crate::kernels::vectorised;
+use crate::kernels::{each, vectorised};
 
 /// Vectors along a column of a tile, and columns of a tile: 12 sums and what they are made of fit 16 registers.
 const TALL: usize = 2;
@@ -123,7 +123,11 @@ pub(crate) fn cholesky<T: Real>(matrix: &mut [T], dim: usize) -> Option<()> {
                 vectorised(
                     #[inline(always)]
                     || {
-                        let [a, b, c, d] = parts.map(|part| &part[..own.len()]);
+                        let [a, b, c, d] = each(
+                            parts,
+                            #[inline(always)]
+                            |part| &part[..own.len()],
+                        );
                         for i in 0..own.len() {
                             let sum =
                                 (counts[0] * a[i] + counts[1] * b[i]) + (counts[2] * c[i] + counts[3] * d[i]);
@@ -161,8 +165,14 @@ pub(crate) fn solve<T: Real>(factor: &[T], dim: usize, columns: &mut [T]) {
     let blocks: Vec<usize> = (0..dim).step_by(BLOCK).collect();
     for &first in &blocks {
         let end = (first + BLOCK).min(dim);
-        let solved =
-            within_block(columns, dim, first..end, |k, r| factor[(first + k) * dim + first + r], true);
+        let solved = within_block(
+            columns,
+            dim,
+            first..end,
+            #[inline(always)]
+            |k, r| factor[(first + k) * dim + first + r],
+            true,
+        );
         if end < dim {
             let below = Factor {
                 values: &factor[first * dim + end..],
@@ -183,8 +193,14 @@ pub(crate) fn solve<T: Real>(factor: &[T], dim: usize, columns: &mut [T]) {
     }
     for &first in blocks.iter().rev() {
         let end = (first + BLOCK).min(dim);
-        let solved =
-            within_block(columns, dim, first..end, |k, r| factor[(first + r) * dim + first + k], false);
+        let solved = within_block(
+            columns,
+            dim,
+            first..end,
+            #[inline(always)]
+            |k, r| factor[(first + r) * dim + first + k],
+            false,
+        );
         if first > 0 {
             let beside =
                 Factor { values: &factor[first..], rows: first, terms: end - first, row: dim, term: 1 };

@@ -4,7 +4,7 @@ use crate::dataset::Dataset;
 use crate::random::Random;
 use crate::stream::Sample;
 
-/// Samples of a slot of a Dirichlet stream.
+/// Samples in one time slot of a Dirichlet stream.
 const SLOT: usize = 128;
 
 /// How samples follow one another.

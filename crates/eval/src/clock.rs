@@ -12,7 +12,7 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// Nothing timed yet.
+    /// A clock that has timed nothing yet.
     pub fn new(compute: Option<(f64, Option<f64>)>, block: usize) -> Self {
         Self { compute, block, steps: Vec::new(), samples: 0, busy_until: 0.0 }
     }

@@ -23,12 +23,12 @@ pub struct Dataset {
     moments: OnceLock<Moments>,
 }
 
-/// Where a pack's unit features lie.
+/// Mean and spread of a pack's unit features.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Moments {
-    /// Their mean.
+    /// Mean of the features.
     pub mean: Vec<f64>,
-    /// 1 − ‖mean‖²: how far they are from it, squared, and how far apart two of them are, as 1 − cos.
+    /// 1 − ‖mean‖²: the mean squared distance of the features from their mean, and the mean of 1 − cos of two of them.
     pub spread: f64,
 }
 
@@ -71,7 +71,7 @@ impl Dataset {
         Ok(Self { name, pack, head: Arc::new(head), pictures: None, head_path, moments: OnceLock::new() })
     }
 
-    /// The labels, which were there when it was opened.
+    /// The labels. Opening a dataset without labels is an error, so they are there.
     pub fn labels(&self) -> &[usize] {
         self.pack.labels().unwrap_or(&[])
     }
@@ -88,7 +88,7 @@ impl Dataset {
         own.unwrap_or_else(|| self.name.split(['/', '+']).next().unwrap_or(&self.name))
     }
 
-    /// Where the features lie; read once.
+    /// Mean and spread of the features; computed once.
     pub fn moments(&self) -> Result<&Moments> {
         if let Some(moments) = self.moments.get() {
             return Ok(moments);
@@ -106,7 +106,7 @@ impl Dataset {
         Ok(self.moments.get_or_init(|| Moments { mean, spread }))
     }
 
-    /// What a user should know though it is no error: features and head that name different encoders.
+    /// A warning for the user, if features and head name different encoders.
     pub fn warning(&self) -> Option<String> {
         let (ours, heads) = (self.pack.metadata().get("encoder")?, self.head.metadata().get("encoder")?);
         (ours != heads)

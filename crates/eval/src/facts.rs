@@ -3,13 +3,13 @@
 use serde::{Deserialize, Serialize};
 use ultta::{Card, Grouping, Growth, Readout};
 
-/// What a method is allowed to see and to keep: methods that differ in it are no equals.
+/// What a method is allowed to see and to keep. Only methods with the same facts are compared as equals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Facts {
     /// The sample teaches before it is answered.
     pub answers_after: bool,
-    /// It sees later samples: those of its batch, or all.
+    /// It sees later samples before it answers: those of its batch, or all.
     pub later_samples: bool,
     /// It is told the length of the stream.
     pub stream_length: bool,
@@ -28,7 +28,7 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// By its card.
+    /// The facts on a method's card.
     pub fn of(card: &Card, pictures: bool) -> Self {
         Self {
             answers_after: card.readout == Readout::AfterObserve,

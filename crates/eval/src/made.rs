@@ -1,8 +1,8 @@
-//! [`Made`]: how a run or a report came about.
+//! [`Made`]: how a run or a report was made.
 
 use serde::{Deserialize, Serialize};
 
-/// How a run came about: what its folder says of its making.
+/// How a run was made: what its folder records about that.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Made {
     /// The command, as it was typed.
@@ -16,7 +16,7 @@ pub struct Made {
 }
 
 impl Made {
-    /// Here and now, by this program.
+    /// A run that is made now, by this program.
     pub fn now() -> Self {
         let quoted = |arg: String| if arg.contains([' ', '*', '?']) { format!("'{arg}'") } else { arg };
         let mut args = std::env::args_os().map(|arg| arg.to_string_lossy().into_owned());

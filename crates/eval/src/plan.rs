@@ -79,11 +79,11 @@ impl Progress for () {}
 pub struct Outcome {
     /// All runs, in the plan's order.
     pub runs: Vec<Run>,
-    /// How many of them were there already.
+    /// How many of the runs had been made before.
     pub reused: usize,
     /// What could not be run, and why.
     pub skipped: Vec<String>,
-    /// Those of them that are cells of the tables.
+    /// The refusals that are cells of the tables.
     pub refused: Vec<Refused>,
 }
 
@@ -133,7 +133,7 @@ impl Plan {
         (jobs, refused, skipped)
     }
 
-    /// Why a method cannot hold what a stream makes it hold, with the bytes, if it cannot.
+    /// The reason, with the number of bytes, if a stream makes a method keep more than it may; else `None`.
     fn does_not_fit(
         &self,
         method: &Method,
@@ -166,7 +166,7 @@ impl Plan {
         Ok(Outcome { runs: done.into_iter().map(|(run, _)| run).collect(), reused, skipped, refused })
     }
 
-    /// A run, and whether it is new; none if it was given up.
+    /// A run, and whether it was made just now; `None` if it was given up.
     fn run_or_reuse(
         &self,
         job: &Job<'_>,
@@ -359,7 +359,7 @@ mod tests {
         let found = crate::report::read(&plan.out).unwrap();
         assert!(found.runs.is_empty() && found.refused.len() == outcome.refused.len());
         assert!(found.refused.iter().all(|refused| outcome.refused.contains(refused)), "{:?}", found.refused);
-        // With patience for one of them, the table has the other's word.
+        // The limit lets one method finish; the table says why the other has no figure.
         plan.patience = None;
         plan.methods.truncate(1);
         plan.run(&()).unwrap();

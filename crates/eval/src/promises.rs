@@ -1,4 +1,4 @@
-//! What a session promises beside its answers, held to the labels: sets of classes, and rejection of strangers.
+//! What a session promises beside its answers, compared with the labels: sets of classes, and rejection of strangers.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,11 +8,11 @@ use crate::protocol::Role;
 /// Sets of classes along a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SetFigures {
-    /// Share of the samples whose set was to hold the truth.
+    /// The promised share of samples whose set holds the true class.
     pub coverage: f64,
-    /// Whether labels backed this up at the end.
+    /// Whether that share was guaranteed by labels at the end of the run.
     pub promise: bool,
-    /// Share of the samples whose set held the truth.
+    /// The share of samples whose set held the true class.
     pub held: f64,
     /// Mean number of classes of a set.
     pub size: f64,
@@ -35,7 +35,7 @@ pub(crate) struct Promises {
     /// Sets, those that held the truth, their classes: over the run, and since the last window.
     sets: [u64; 3],
     window: [u64; 3],
-    /// Of known samples and of strangers: how many, how many rejected.
+    /// For known samples and for strangers: how many there were, and how many were rejected.
     judged: [[u64; 2]; 2],
     scores: [Vec<f32>; 2],
 }

@@ -1,4 +1,4 @@
-//! Seeded random numbers that are the same everywhere and for good: a seed names a stream.
+//! Seeded random numbers that never change, on any machine or in any version: a seed stands for a stream.
 
 /// SplitMix64 (Steele, Lea and Flood, 2014).
 #[derive(Clone, Debug)]
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn numbers_are_fixed_by_their_seed() {
-        // This exact number is part of the promise.
+        // This exact number must never change.
         assert_eq!(Random::new(0).bits(), 0xe220_a839_7b1d_cdaf);
         let mut random = Random::new(1);
         assert!((0..1000).all(|_| random.below(7) < 7));

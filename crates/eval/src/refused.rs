@@ -1,4 +1,4 @@
-//! Cells without a run: a method that cannot run there says why, in the tables, too.
+//! Cells of a table without a run, and the reason: the method cannot run on that dataset under that protocol.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -7,13 +7,13 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use ultta::Result;
 
-/// What a method has too little of.
+/// What a method lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Why {
-    /// What it would keep takes too many bytes.
+    /// Its state would take too many bytes.
     Memory,
-    /// It took longer than anybody wanted to wait.
+    /// It took longer than the time limit of the plan.
     Time,
     /// It needs views of every picture.
     Views,
@@ -42,7 +42,7 @@ pub struct Refused {
     pub dataset: String,
     /// The method.
     pub method: String,
-    /// What it has too little of.
+    /// What the method lacks.
     pub why: Why,
     /// The reason in full, with its numbers.
     pub reason: String,

@@ -38,7 +38,7 @@ impl Right {
         self.n == 0
     }
 
-    /// Samples that this has right and the other wrong, and the reverse; `None` if they are of different streams.
+    /// How many samples only this method has right, and how many only the other; `None` if the streams differ.
     pub fn against(&self, other: &Self) -> Option<(u64, u64)> {
         let count = |a: &[u8], b: &[u8]| a.iter().zip(b).map(|(a, b)| u64::from((a & !b).count_ones())).sum();
         (self.n == other.n).then(|| (count(&self.bits, &other.bits), count(&other.bits, &self.bits)))

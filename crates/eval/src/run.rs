@@ -60,11 +60,11 @@ struct AnsweredRow {
     tau: f32,
     /// The method's answer and how probable it is.
     answer: (usize, f32),
-    /// The same of the frozen model.
+    /// The frozen model's answer and how probable it is.
     zero_shot: (usize, f32),
 }
 
-/// What came of a run.
+/// The result of a run.
 pub struct Ran {
     /// Its figures.
     pub run: Run,

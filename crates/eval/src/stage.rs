@@ -134,7 +134,7 @@ mod tests {
 
     fn dataset() -> Dataset {
         let folder = tempfile::tempdir().unwrap();
-        // The features are read through an open file: the folder may go.
+        // The folder may be deleted now: the features are read through the open file.
         datasets(folder.path(), &[Made::named("sea")]).remove(0)
     }
 

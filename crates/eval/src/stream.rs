@@ -13,13 +13,13 @@ use crate::random::Random;
 /// Pictures that become shots, unless `cycle` asks for more or fewer.
 const SHOT_PICTURES: usize = 300;
 
-/// What a sample is to the evaluation.
+/// How a sample counts in the evaluation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
-    /// Of a class of the head: it counts.
+    /// Its class is in the head: it counts.
     #[default]
     Known,
-    /// Of no class of the head: it counts in the detection of strangers.
+    /// Its class is not in the head: it counts in the detection of strangers.
     Stranger,
     /// Shows nothing: it counts nowhere.
     Garbage,
@@ -32,7 +32,7 @@ pub struct Sample {
     pub pack: u16,
     /// Row of the pack that it is, or is made from.
     pub row: u32,
-    /// What it is to the evaluation.
+    /// How it counts in the evaluation.
     pub role: Role,
     /// Which near-copy of a shot, or which row of the garbage it is, from 0.
     pub copy: u32,

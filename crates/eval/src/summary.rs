@@ -29,10 +29,10 @@ pub struct Summary {
     pub n: usize,
     /// Classes of the head.
     pub classes: usize,
-    /// Of the adapted answers, from their calibrated probabilities.
+    /// Metrics of the adapted answers, from their calibrated probabilities.
     #[serde(flatten)]
     pub quality: Quality,
-    /// Of the frozen model on the same samples.
+    /// Metrics of the frozen model on the same samples.
     pub zero_shot: Quality,
     /// Bootstrap intervals over samples.
     pub intervals: Intervals,
@@ -90,13 +90,13 @@ pub struct Summary {
 /// What a session estimates of its own accuracy.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Estimated {
-    /// Of the adapted answers.
+    /// The estimate for the adapted answers.
     pub adapted: Estimate,
-    /// Of the zero-shot answers.
+    /// The estimate for the zero-shot answers.
     pub zero_shot: Estimate,
     /// Labels that the estimates rest on.
     pub labels: u64,
-    /// What they are made of, for fits of their constants (`docs/estimate.py`).
+    /// The terms of the estimates, from which `docs/estimate.py` fits their constants.
     pub ingredients: [f64; 11],
 }
 
@@ -113,7 +113,7 @@ pub struct Flips {
     pub examples: Vec<Flip>,
 }
 
-/// One flip.
+/// An answer that differs from zero-shot's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Flip {
     /// `pack:row`, or the row where there is one pack.

@@ -45,7 +45,7 @@ pub(crate) struct Told<'a> {
 }
 
 impl<'a> Told<'a> {
-    /// Read off the logits alone.
+    /// The answer that the logits alone give.
     pub fn of(logits: &'a [f32]) -> Self {
         let s = summary(logits, 1.0);
         Self { logits, tau: 1.0, answer: (s.label, s.prob) }
@@ -116,7 +116,7 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// What was promised of a sample: its set, and whether it is known.
+    /// Takes in what was promised for a sample: its set, and whether it was rejected.
     pub fn push_promises(&mut self, sample: &Sample, set: Option<&[u32]>, verdict: Option<(bool, f32)>) {
         if sample.role == Role::Garbage {
             return;

@@ -7,17 +7,17 @@ use serde::Serialize;
 use ultta::{Alarm, AlarmKind, Session};
 use utoipa::ToSchema;
 
-/// Alarms that are kept.
+/// Number of alarms that are kept.
 const KEPT: usize = 32;
 /// Scenes after which an alarm that nobody acknowledged is closed: what changed is the new normal.
 const OPEN_SCENES: u64 = 1000;
-/// Requests before silence can be told without a setting.
+/// Number of requests after which silence can be noticed without a setting.
 const MIN_REQUESTS: u64 = 100;
-/// Silence is told after so many times the longest pause of the last requests, …
+/// A pause is silence if it is this many times as long as the longest pause between recent requests, …
 const TIMES_LONGEST: u32 = 10;
-/// … but not before this.
+/// … and at least this long.
 const SHORTEST_SILENCE: Duration = Duration::from_secs(60);
-/// Requests that the longest pause is taken over: this many to twice as many.
+/// The longest pause is taken over this many requests, or up to twice as many.
 const PAUSES: u64 = 500;
 
 /// What an alarm tells.
@@ -85,7 +85,7 @@ pub struct Alarms {
 }
 
 impl Alarms {
-    /// Those that a session remembers.
+    /// The alarms that a session remembers.
     pub fn of(session: &Session) -> Self {
         let list = session.alarms().iter().map(|alarm| AlarmView::of(alarm, session, None)).collect();
         Self { list }
@@ -110,13 +110,13 @@ impl Alarms {
         }
     }
 
-    /// Someone knows. How many were open.
+    /// Closes all alarms, because somebody has acknowledged them. Returns how many were open.
     pub fn acknowledge(&mut self) -> usize {
         let open = self.list.iter_mut().filter(|alarm| alarm.open);
         open.map(|alarm| alarm.open = false).count()
     }
 
-    /// Oldest first.
+    /// The alarms, oldest first.
     pub fn list(&self) -> Vec<AlarmView> {
         self.list.iter().cloned().collect()
     }
@@ -127,7 +127,7 @@ pub struct Pulse {
     /// A fixed time, where one is set.
     fixed: Option<Duration>,
     last: Option<Instant>,
-    /// Longest pause of the requests at hand, and of those before.
+    /// The longest pause among the latest requests, and among the requests before them.
     longest: [Duration; 2],
     requests: u64,
     told: bool,
@@ -154,7 +154,7 @@ impl Pulse {
         }
     }
 
-    /// Time left until silence is to be told; `None` while it is not.
+    /// Time left until the stream counts as silent; `None` while that cannot be told, and once its silence was told.
     pub fn left(&self) -> Option<Duration> {
         self.left_at(Instant::now())
     }
@@ -166,7 +166,7 @@ impl Pulse {
         Some(self.fixed.or(learnt)?.saturating_sub(now - last))
     }
 
-    /// Seconds of silence, told once.
+    /// Seconds without a request, if the stream has just become silent. Every silence is returned once.
     pub fn silence(&mut self) -> Option<f64> {
         self.left().filter(Duration::is_zero)?;
         self.told = true;

@@ -1,5 +1,5 @@
-//! Answers on their way out. A large one holds its share of the room until its client has read it, and a client that
-//! stops reading is not waited for: neither memory nor room is kept by someone who only asks.
+//! Answers on their way out. A large answer holds its share of the room until its client has read it. A client that stops
+//! reading is cut off, so that its answers do not hold memory and room for ever.
 
 use std::io;
 use std::pin::Pin;
@@ -23,7 +23,7 @@ const SMALL: usize = 256 << 10;
 const PIECE: usize = 64 << 10;
 /// Bytes per second at which a client has to read a large answer, at least, after a first pause.
 const PACE: u64 = 64 << 10;
-/// The first pause.
+/// A client may read nothing for this long at first.
 const PAUSE: Duration = Duration::from_secs(30);
 
 /// Room for an answer, taken before work goes into it.
@@ -35,7 +35,7 @@ impl Place {
         Ok(Self(if bytes > SMALL { Some(room.for_answer(bytes)?) } else { None }))
     }
 
-    /// For a file, which nobody can ask to be smaller: one that is larger than all of the room waits for all of it.
+    /// For a file, whose size the client cannot choose: a file that is larger than the whole room takes the whole room.
     pub fn for_file(room: &Room, bytes: usize) -> Result<Self, Problem> {
         Self::take(room, bytes.min(room.most_for_answers()))
     }
@@ -82,7 +82,7 @@ impl HttpBody for Held {
         if rest.is_empty() {
             return Poll::Ready(None);
         }
-        // Copied: a piece that waits to be sent must not keep the whole.
+        // Copied, so that a piece that waits to be sent does not keep the whole answer in memory.
         let piece = Bytes::copy_from_slice(&rest[..rest.len().min(PIECE)]);
         held.sent += piece.len();
         Poll::Ready(Some(Ok(Frame::data(piece))))
@@ -97,7 +97,7 @@ impl HttpBody for Held {
     }
 }
 
-/// A connection whose client has to read: where nothing can be written for a while, it ends.
+/// A connection that ends if its client reads nothing for a while.
 pub struct Patient<S> {
     socket: S,
     patience: Duration,
@@ -109,7 +109,7 @@ impl<S> Patient<S> {
         Self { socket, patience, waiting: None }
     }
 
-    /// What writing gave, or an error if it has given nothing for too long.
+    /// Passes on the result of writing. An error if nothing could be written for too long.
     fn watch<T>(&mut self, written: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.waiting = None;

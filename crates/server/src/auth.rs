@@ -8,11 +8,11 @@ use crate::settings::Tokens;
 /// What a caller may do; each includes the ones before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Access {
-    /// Look.
+    /// Read: status, predictions.
     Read,
-    /// Teach.
+    /// Let rows and labels teach.
     Write,
-    /// Change streams.
+    /// Create, change and delete streams.
     Admin,
 }
 
@@ -32,12 +32,12 @@ impl Guards {
         Self { digests }
     }
 
-    /// Whether everything is open.
+    /// Whether there is no token, so that everybody may do everything.
     pub fn open(&self) -> bool {
         self.digests.is_empty()
     }
 
-    /// What the bearer of a token may do; every token is looked at.
+    /// What the bearer of a token may do. Compares with every known token, so that the time tells nothing.
     pub fn access(&self, token: &[u8]) -> Option<Access> {
         let given = digest(token);
         let mut best = None;

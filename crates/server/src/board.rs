@@ -168,7 +168,7 @@ impl Sums {
     }
 }
 
-/// Published things of one stream.
+/// What is published of one stream.
 pub struct Board {
     inner: Mutex<Inner>,
 }
@@ -219,7 +219,7 @@ impl Growing {
 }
 
 impl Growing {
-    /// The point, at its end.
+    /// The finished point.
     fn finished(mut self, now: f64, health: &Health) -> Point {
         let n = self.rows.max(1) as f64;
         self.latencies.sort_unstable_by(f32::total_cmp);
@@ -251,7 +251,7 @@ impl Growing {
 }
 
 impl Inner {
-    /// Over the last half minute, or since the first point if that is later.
+    /// Rows per second over the last half minute, or since the first point if that is later.
     fn rows_per_second(&self, now: f64) -> f64 {
         let since = now - RATE_SECONDS;
         let recent = self.points.iter().rev().take_while(|point| point.time > since);
@@ -402,7 +402,7 @@ impl Board {
         push(&mut self.lock().events, Event { time, kind, text: text.into() }, EVENTS);
     }
 
-    /// The state was replaced: what was gathered belongs to another one.
+    /// The state was replaced: forgets what was gathered about the old one.
     pub fn clear(&self) {
         let mut inner = self.lock();
         inner.mix.clear();
@@ -440,7 +440,7 @@ impl Board {
         self.lock().alarms.list()
     }
 
-    /// Closes all alarms; how many were open.
+    /// Closes all alarms. Returns how many were open.
     pub fn acknowledge_alarms(&self) -> usize {
         self.lock().alarms.acknowledge()
     }
@@ -474,7 +474,7 @@ pub(crate) mod tests {
         Session::new(head, &Config::default()).unwrap()
     }
 
-    /// Of a stream that has just begun.
+    /// The status of a stream that has just begun.
     pub fn status() -> Status {
         Status {
             learning: true,

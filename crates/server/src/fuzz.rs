@@ -13,7 +13,7 @@ use crate::routes::{classify, json, manage, v2};
 use crate::store::{Folder, Meta};
 use crate::stream::Size;
 
-/// Reads a segment of the write-ahead log as a start of the service does. Gives the number of its whole records.
+/// Reads a segment of the write-ahead log as the service does when it starts. Returns the number of its whole records.
 pub fn log(path: &Path) -> io::Result<u64> {
     let mut records = 0;
     log::foreign(path, *b"a stream")?;
@@ -21,12 +21,12 @@ pub fn log(path: &Path) -> io::Result<u64> {
     Ok(records)
 }
 
-/// Parses the payload of a record, whatever its checksum. Whether it made sense.
+/// Parses the payload of a record without looking at its checksum. Returns whether it is a valid record.
 pub fn record(payload: &[u8]) -> bool {
     log::parse(payload, 0).is_some()
 }
 
-/// Reads a JSON body as every call that takes one does. Gives the number of those it made sense to.
+/// Reads a JSON body in the way of every call that takes one. Returns the number of calls that accept it.
 pub fn request(bytes: &[u8]) -> usize {
     let size = Size { dim: 2, most_rows: 1000 };
     let created = json::<CreateStream>(bytes).and_then(|request| {
@@ -52,7 +52,7 @@ pub fn request(bytes: &[u8]) -> usize {
     .count()
 }
 
-/// Reads a body of the Open Inference Protocol. Gives the number of its samples.
+/// Reads a body of the Open Inference Protocol. Returns the number of its samples.
 pub fn infer(bytes: &[u8], header_length: Option<usize>) -> Option<usize> {
     let size = Size { dim: 2, most_rows: 1000 };
     v2::read_body(bytes, header_length, size).ok().map(|samples| samples.len())

@@ -172,7 +172,7 @@ async fn every_request(State(app): State<Arc<App>>, mut request: Request, next: 
     if watch.is_full() && !response.status().is_success() {
         response = app.room.refusal().into_response();
     }
-    // A client that was too slow is not waited for any longer.
+    // A client that was too slow gets no more time to send the rest of its body.
     if response.status() != StatusCode::REQUEST_TIMEOUT {
         watch.finish(2 * app.config.limits.body_bytes);
     }
@@ -218,7 +218,7 @@ fn check_length(app: &App, request: &Request) -> Result<(), Problem> {
     }
 }
 
-/// Refuses a body that is packed: what it unpacks to could not be bounded by its length.
+/// Refuses a compressed body: its length does not bound what it unpacks to.
 fn check_encoding(request: &Request) -> Result<(), Problem> {
     let encodings = request.headers().get_all(header::CONTENT_ENCODING).iter();
     let mut packed = encodings.filter(|name| !name.as_bytes().eq_ignore_ascii_case(b"identity"));
@@ -264,7 +264,7 @@ fn admit(app: &App, request: &Request) -> Result<Access, Problem> {
             .rsplit_once(':')
             .filter(|(_, port)| port.chars().all(|c| c.is_ascii_digit()))
             .map_or(host, |(n, _)| n);
-        // Names have no case, and a dot at the end only says that the name is whole.
+        // Host names are compared without case, and without the dot that may end a complete name.
         let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
         let local = name.is_empty()
             || name == "localhost"
@@ -309,7 +309,7 @@ fn needed(method: &Method, path: &str) -> Option<Access> {
     Some(match (method.as_str(), last) {
         ("GET" | "HEAD", "state" | "layer") => Access::Admin,
         ("GET" | "HEAD", _) => Access::Read,
-        // Whether it learns is in the body of the last: it asks for more itself.
+        // Whether `infer` learns is said in its body; the call asks for the permission itself.
         ("POST", "predict" | "infer" | "explain") => Access::Read,
         ("POST", "classify" | "pictures" | "feedback" | "correct") => Access::Write,
         _ => Access::Admin,

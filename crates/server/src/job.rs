@@ -76,7 +76,7 @@ pub enum Reply {
 impl Reply {
     pub fn send(self, answers: Result<Answers, Problem>) {
         if let Reply::Caller(reply) = self {
-            // A caller who has gone does not undo what was accepted.
+            // What was accepted stays accepted, also if the caller has gone.
             let _ = reply.send(answers);
         }
     }
@@ -140,7 +140,7 @@ pub struct Feedback {
     pub reply: Option<oneshot::Sender<Result<Outcomes, Problem>>>,
 }
 
-/// What became of labels, and which samples more can be for.
+/// What became of labels, and for which samples labels can still come.
 pub struct Outcomes {
     pub outcomes: Vec<Outcome>,
     pub remembered: Remembered,
@@ -153,6 +153,6 @@ pub enum Outcome {
     Taken,
     /// The method has no use for labels, or learning is stopped; it counts for calibration only.
     Unused,
-    /// It cannot be used.
+    /// The label cannot be used.
     Refused(String),
 }

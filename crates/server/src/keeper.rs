@@ -85,7 +85,7 @@ impl Keeper {
         self.progress.lag.load(Ordering::Relaxed) as f64 / 1e3
     }
 
-    /// Why the last sync failed, told once.
+    /// Why the last sync failed. Each failure is returned once.
     pub fn take_failure(&self) -> Option<String> {
         self.progress.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
     }

@@ -1,5 +1,5 @@
 //! The service: `ultta serve`. Named streams over HTTP, each a [`Session`](ultta::Session) that learns while it
-//! answers, and loses nothing of it.
+//! answers and keeps on the disk what it has learnt.
 //!
 //! ```text
 //! listen ─► http (tokens, limits) ─► routes ─► stream's queue ─► owner thread ─► log ─► session ─► answer

@@ -46,7 +46,7 @@ pub enum ServerError {
     Listen {
         /// The address.
         address: SocketAddr,
-        /// The operating system's word.
+        /// The error of the operating system.
         source: std::io::Error,
     },
     /// Certificate or key cannot be used.
@@ -168,7 +168,7 @@ async fn serve(
             let _place = place;
             let Some(socket) = secure(socket, tls, handshake).await else { return };
             let connection = builder.serve_connection(TokioIo::new(Patient::new(socket, patience)), service);
-            // A client that breaks off is no event.
+            // A client may break off at any time: that is not worth a line in the log.
             if let Err(e) = watcher.watch(connection).await {
                 tracing::debug!(error = %e, "connection ended");
             }

@@ -20,7 +20,7 @@ use crate::samples::{Samples, Views};
 
 /// How a segment begins: a name and the version of the format.
 const MAGIC: &[u8; 8] = b"ULTTAW\x00\x03";
-/// Behind it: whose log it is.
+/// Bytes behind the magic: the stream that the log belongs to.
 pub type Identity = [u8; 8];
 /// Bytes of a segment without a record.
 pub const EMPTY: u64 = BEGINNING as u64;
@@ -71,7 +71,7 @@ pub struct Log {
 impl Log {
     /// A new segment of a stream whose first record has this number. It is on the disk when this returns.
     pub fn create(path: &Path, first: u64, whose: Identity) -> io::Result<Self> {
-        // Made aside: an empty segment of this number may be the one in use.
+        // Written aside and renamed: the segment in use may be an empty one with the same number.
         let aside = path.with_extension("new");
         let make = || -> io::Result<File> {
             let mut file = File::options().create(true).truncate(true).read(true).write(true).open(&aside)?;
@@ -212,7 +212,7 @@ pub struct Tail {
     pub log: Log,
     /// Bytes behind the last whole record. They were cut off, unless they are damage.
     pub dropped: u64,
-    /// What was lost, where more than an unfinished write was. The segment must not be appended to then.
+    /// What was lost, if that is more than an unfinished write. Then nothing may be appended to the segment.
     pub damage: Option<Damage>,
 }
 
@@ -227,7 +227,7 @@ pub struct Damage {
     pub aside: PathBuf,
 }
 
-/// Why a segment is none of this stream, if so. One whose beginning is cut off or damaged is not judged here.
+/// Why a segment does not belong to this stream; `None` if it does, or if its beginning is cut off or damaged.
 pub fn foreign(path: &Path, whose: Identity) -> io::Result<Option<String>> {
     let mut beginning = [0; BEGINNING];
     if let Err(e) = File::open(path)?.read_exact(&mut beginning) {
@@ -268,7 +268,7 @@ pub fn replay(path: &Path, first: u64, mut record: impl FnMut(Record)) -> io::Re
         copy_from(&mut file, end, &aside)?;
         damage = Some(Damage { record: next, behind, aside });
     } else if dropped > 0 {
-        // Without room for it, the tail is not kept: it holds nothing that was acknowledged.
+        // If the disk is full, the tail is not kept: it holds nothing that was acknowledged.
         let _ = copy_from(&mut file, end, &path.with_extension("torn"));
         file.set_len(end)?;
         file.sync_all()?;
@@ -293,7 +293,7 @@ fn read_record(reader: &mut impl Read, number: u64, left: u64) -> Option<(Record
     Some((parse(&payload, number)?, (FRAME + size) as u64))
 }
 
-/// Length and checksum of a payload; `None` if the frame is none.
+/// Length and checksum of a payload; `None` if the bytes are no frame.
 fn parse_frame(frame: &[u8]) -> Option<(usize, u32)> {
     let mut bytes = Bytes(frame);
     let (size, crc, own) = (bytes.u32()?, bytes.u32()?, bytes.u32()?);
@@ -331,7 +331,7 @@ fn whole_records(bytes: &[u8], next: u64) -> u64 {
     records
 }
 
-/// Copies a segment that cannot be replayed. Gives the number of its whole records.
+/// Copies a segment that cannot be replayed. Returns the number of its whole records.
 pub fn set_aside(path: &Path, aside: &Path, first: u64) -> io::Result<u64> {
     let mut file = File::open(path)?;
     copy_from(&mut file, 0, aside)?;
@@ -341,7 +341,7 @@ pub fn set_aside(path: &Path, aside: &Path, first: u64) -> io::Result<u64> {
     Ok(whole_records(&bytes, first))
 }
 
-/// Copies a file from a place on; the copy is on the disk when this returns.
+/// Copies a file from a given byte on; the copy is on the disk when this returns.
 fn copy_from(file: &mut File, from: u64, to: &Path) -> io::Result<()> {
     file.seek(SeekFrom::Start(from))?;
     let mut copy = File::create(to)?;
@@ -381,7 +381,7 @@ fn put_floats(out: &mut Vec<u8>, values: &[f32]) {
     }
 }
 
-/// A record from its payload; `None` if it makes no sense.
+/// A record from its payload; `None` if the payload is not valid.
 pub fn parse(payload: &[u8], number: u64) -> Option<Record> {
     let mut bytes = Bytes(payload);
     if bytes.u64()? != number {

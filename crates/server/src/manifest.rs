@@ -18,12 +18,12 @@ use ultta_formats::write_atomically;
 use crate::log::sync_folder;
 use crate::store::io_error;
 
-/// Its name in the folder.
+/// Name of the manifest in its folder.
 pub const FILE: &str = "manifest.json";
 
 const FORMAT: &str = "ultta-manifest-1";
 
-/// More records than any log comes to have: a larger number is damage.
+/// No log ever has this many records: a larger number means damage.
 const MOST_RECORDS: u64 = 1 << 62;
 
 /// What belongs to a stream.
@@ -35,7 +35,7 @@ pub struct Manifest {
     pub head: String,
     /// SHA-256 of `stream.json`.
     pub settings: String,
-    /// The state that recovery starts from; `None` is the start.
+    /// The state that recovery starts from; `None` for a stream at its start.
     pub base: Option<Base>,
     /// Numbers of the first records of the log's segments, in order.
     pub logs: Vec<u64>,
@@ -60,7 +60,7 @@ struct Sealed {
 }
 
 impl Manifest {
-    /// Of a new stream: no base, a segment that begins with record 0.
+    /// The manifest of a new stream: no base, and one segment that begins with record 0.
     pub fn new(head: &str, settings: &[u8]) -> Self {
         let (head, settings) = (head.to_string(), sha256(settings));
         Self { format: FORMAT.into(), head, settings, base: None, logs: vec![0] }
@@ -168,7 +168,7 @@ mod tests {
             let mut changed = text.clone();
             changed[at] ^= 1;
             fs::write(&path, changed).unwrap();
-            // Only the space between words may change without a meaning.
+            // A change of white space between words changes no meaning.
             assert!(Manifest::read(folder.path()).is_err() || text[at].is_ascii_whitespace(), "byte {at}");
         }
         fs::remove_file(&path).unwrap();

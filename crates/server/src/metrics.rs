@@ -12,7 +12,7 @@ use crate::board::Status;
 use crate::fleet::GroupView;
 use crate::verdict::Verdict;
 
-/// Seconds.
+/// Upper ends of the bins of latencies, in seconds.
 const BUCKETS: [f64; 14] =
     [2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2.5e-2, 0.1, 0.5, 2.0, 10.0];
 
@@ -72,7 +72,7 @@ impl Stages {
     }
 }
 
-/// Name, meaning, and where a stream's status has it.
+/// Name, meaning, and how the value is read from a stream's status.
 const STREAM_GAUGES: [(&str, &str, fn(&Status) -> f64); 35] = [
     ("ultta_admitted_share", "Share of recent samples that the gate admitted", |s| s.health.admitted_share),
     ("ultta_flip_share", "Share of recent samples answered differently from zero-shot", |s| {

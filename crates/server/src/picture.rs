@@ -50,13 +50,13 @@ impl Pictures {
         self.encoder.dim()
     }
 
-    /// One row per picture, all rows one after another. Dropped, it gives up what it has not begun.
+    /// One row per picture, all rows one after another. If this future is dropped, pictures that wait are not encoded.
     pub async fn encode(&self, pictures: Vec<Bytes>) -> Result<Vec<f32>, Problem> {
         let _place = self.places.try_acquire().map_err(|_| busy())?;
         let most = self.most_pixels;
         let mut pixels: u64 = 0;
         let mut rows = Vec::with_capacity(pictures.len() * self.dim());
-        // All are looked at before work goes into the first.
+        // The sizes of all pictures are checked before the first is decoded.
         for (i, picture) in pictures.iter().enumerate() {
             let own = self.turn(picture, |encoder, picture| encoder.pixels(picture)).await?;
             pixels = pixels.saturating_add(own.map_err(|reason| refusal(i, &reason))?);
@@ -74,7 +74,7 @@ impl Pictures {
         Ok(rows)
     }
 
-    /// Does one thing with a picture when it is this request's turn. The core is held until the thing is done, also if
+    /// Does some work on a picture when it is this request's turn. The core is held until the work is done, also if
     /// nobody waits for it any more.
     async fn turn<T: Send + 'static>(
         &self,

@@ -68,7 +68,7 @@ impl Problem {
         Self::new(StatusCode::REQUEST_TIMEOUT, "too slow", detail)
     }
 
-    /// It clashes with what is there.
+    /// The request does not fit what exists, for example a name that is taken.
     pub fn conflict(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::CONFLICT, "conflict", detail)
     }
@@ -81,7 +81,7 @@ impl Problem {
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported content type", detail)
     }
 
-    /// The body was read, but what it says cannot be.
+    /// The body could be read, but its contents are not valid.
     pub fn invalid(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid request", detail)
     }
@@ -98,7 +98,7 @@ impl Problem {
         Self::new(StatusCode::NOT_IMPLEMENTED, "no image model", detail)
     }
 
-    /// Shutting down.
+    /// The server is shutting down.
     pub fn unavailable(detail: impl Into<String>) -> Self {
         let problem = Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail);
         Self { retry_after: Some(5), ..problem }

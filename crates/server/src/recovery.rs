@@ -74,7 +74,7 @@ pub fn recover(folder: &Folder, head: Head, config: &Config) -> Result<Recovered
         }
         replayer.flush();
         if let Some((record, reason)) = replayer.misfit.take() {
-            // Its checksum is right, so it was written for another stream.
+            // The checksum of the record is right, so it was written for another stream.
             let aside = path.with_extension(format!("damaged-{record}"));
             let lost =
                 log::set_aside(&path, &aside, record).map_err(|e| io_error("setting aside", &path, e))?;
@@ -152,14 +152,14 @@ impl Replayer {
                     }
                 }
             }
-            // A label that was refused then is refused again now, and changes nothing either time.
+            // A label that was refused when it arrived is refused again now, and changes nothing either time.
             Record::Feedback { id, label } => {
                 self.flush();
                 let _ = self.session.feedback(id, label as usize);
             }
             Record::Correction { id, label } => {
                 self.flush();
-                // As with labels above, what was refused then is refused again.
+                // As with the labels above: what was refused when it arrived is refused again.
                 let _ = match label {
                     Some(label) => self.session.correct(id, label as usize),
                     None => Ok(self.session.withdraw(id)),

@@ -26,7 +26,7 @@ const LINGER: Duration = Duration::from_secs(10);
 /// Room for the bodies of all requests, and for large answers until they are sent.
 pub struct Room {
     units: Arc<Semaphore>,
-    /// What large shares may have of it together.
+    /// The part of the room that all large shares together may hold.
     large: Arc<Semaphore>,
     bytes: usize,
     large_bytes: usize,
@@ -118,7 +118,7 @@ fn adjust(held: &mut Option<OwnedSemaphorePermit>, all: &Arc<Semaphore>, needed:
     true
 }
 
-/// What becomes of a request's body.
+/// Watches the body of a request: its room, and what was not read of it.
 #[derive(Clone)]
 pub struct Watch(Arc<Watched>);
 
@@ -126,7 +126,7 @@ struct Watched {
     /// `None` for bodies that are worked on piece by piece: their reader counts what it keeps.
     share: Option<Mutex<Share>>,
     full: AtomicBool,
-    /// What its reader has left of the body.
+    /// The part of the body that its reader did not read.
     rest: Mutex<Option<BodyDataStream>>,
 }
 
@@ -164,7 +164,7 @@ impl Watch {
     }
 }
 
-/// A body whose bytes are counted. Dropped before its end, it leaves the rest to its watch.
+/// A body whose bytes are counted. If it is dropped before its end, the rest goes to its watch.
 struct Counted {
     inner: Option<BodyDataStream>,
     bytes: usize,

@@ -2,7 +2,7 @@
 
 use pulp::{Arch, Simd, WithSimd};
 
-use crate::kernels::{ln, vectorised};
+use crate::kernels::{each, ln, vectorised};
 
 /// Number of partial sums.
 const LANES: usize = 8;
@@ -84,9 +84,15 @@ pub(crate) fn dots(rows: &[f64], z: &[f32], scale: f64) -> Vec<f64> {
             for rows in rows.chunks(TOGETHER * z.len()) {
                 // A group with fewer rows repeats its last row.
                 let last = rows.len() / z.len() - 1;
-                let parts: [_; TOGETHER] =
-                    std::array::from_fn(|r| S::as_simd_f64s(&rows[r.min(last) * z.len()..][..z.len()]));
-                let heads = parts.map(|part| &part.0[..z_head.len()]);
+                let mut parts = [S::as_simd_f64s(&rows[..z.len()]); TOGETHER];
+                for r in 1..TOGETHER {
+                    parts[r] = S::as_simd_f64s(&rows[r.min(last) * z.len()..][..z.len()]);
+                }
+                let heads = each(
+                    parts,
+                    #[inline(always)]
+                    |part| &part.0[..z_head.len()],
+                );
                 let mut sums = [simd.splat_f64s(0.0); TOGETHER];
                 for (k, &z) in z_head.iter().enumerate() {
                     for r in 0..TOGETHER {
@@ -99,7 +105,9 @@ pub(crate) fn dots(rows: &[f64], z: &[f32], scale: f64) -> Vec<f64> {
                         sums[r] = simd.mul_add_e_f64s(simd.partial_load_f64s(parts[r].1), z, sums[r]);
                     }
                 }
-                out.extend(sums[..last + 1].iter().map(|&sum| scale * simd.reduce_sum_f64s(sum)));
+                for &sum in &sums[..last + 1] {
+                    out.push(scale * simd.reduce_sum_f64s(sum));
+                }
             }
             out
         }
@@ -145,7 +153,9 @@ pub(crate) fn step_rows(rows: &mut [f64], weights: &[f64], z: &[f32]) {
                 let pairs = [simd.add_f64s(sums[0], sums[1]), simd.add_f64s(sums[2], sums[3])];
                 let square = simd.reduce_sum_f64s(simd.add_f64s(pairs[0], pairs[1]));
                 let scale = if square > 0.0 { 1.0 / square.sqrt() } else { 1.0 };
-                row.iter_mut().for_each(|v| *v *= scale);
+                for v in row {
+                    *v *= scale;
+                }
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Ranking metrics: telling strangers from the known, and the right from the wrong.
+//! Ranking metrics: how well a score tells strangers from known samples, and right answers from wrong ones.
 
 use serde::{Deserialize, Serialize};
 
@@ -23,7 +23,7 @@ impl Detection {
         Some(Self::of_ranked(&all, &vec![1; all.len()]))
     }
 
-    /// The same over ranked scores, each of which counts several times, or never.
+    /// The same metrics over ranked scores; each score has a count, which may be 0.
     pub(super) fn of_ranked(ranked: &[(f32, bool)], times: &[u16]) -> Self {
         let count = |known: bool| {
             ranked.iter().zip(times).filter(|(r, _)| r.1 == known).map(|(_, &t)| t as f64).sum::<f64>()

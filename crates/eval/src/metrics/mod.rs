@@ -114,7 +114,7 @@ pub struct Gather {
 }
 
 impl Gather {
-    /// Nothing gathered yet.
+    /// A collector that has seen no sample.
     pub fn new(classes: usize) -> Self {
         Self {
             ece: Ece::new(ECE_BINS),
@@ -242,7 +242,7 @@ mod tests {
         assert!((q.ece - 0.25).abs() < 1e-12 && (q.mce - 0.25).abs() < 1e-12);
         assert!((q.brier - (0.125 + 1.125) / 2.0).abs() < 1e-7);
         assert!((q.nll + (0.75f64.ln() + 0.25f64.ln()) / 2.0).abs() < 1e-7);
-        // the class of the second sample is certain not to be: its own log is given
+        // The probability of the second sample's class is 0, so its logarithm is given.
         gather.push(&[1.0, 0.0], 0, 1, Some(200.0));
         assert_eq!(gather.scored()[2].nll, 200.0);
     }

@@ -1,4 +1,4 @@
-//! How sure a figure is: bootstrap intervals over samples, spread over seeds.
+//! How certain a figure is: bootstrap intervals over samples, standard deviation over seeds.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,8 +10,8 @@ use crate::random::Random;
 /// Redrawn streams behind a bootstrap interval.
 const REDRAWS: usize = 100;
 
-/// Long streams are redrawn less often, because their intervals are narrow anyway: so often that all redrawn streams
-/// together have at most [`REDRAWN_SAMPLES`] samples, but at least this often.
+/// Long streams are redrawn less often, because their intervals are narrow anyway: all redrawn streams together have at
+/// most [`REDRAWN_SAMPLES`] samples, but a stream is redrawn at least this often.
 const LEAST_REDRAWS: usize = 40;
 const REDRAWN_SAMPLES: usize = 8_000_000;
 
@@ -42,9 +42,9 @@ pub struct Intervals {
     pub aurc: Interval,
     /// Top-1 minus zero-shot's on the same samples.
     pub gain: Interval,
-    /// Share of samples that zero-shot answered wrong and this right.
+    /// Share of samples that zero-shot answered wrong and the method right.
     pub helpful: Interval,
-    /// Share of samples that zero-shot answered right and this wrong.
+    /// Share of samples that zero-shot answered right and the method wrong.
     pub harmful: Interval,
     /// ECE minus zero-shot's on the same samples.
     pub ece_change: Interval,
@@ -61,7 +61,7 @@ pub fn bootstrap(adapted: &[Scored], zero_shot: &[Scored], seed: u64) -> Interva
     let mut pairs: Vec<(Scored, Scored)> = adapted.iter().copied().zip(zero_shot.iter().copied()).collect();
     pairs.sort_unstable_by(|a, b| a.0.confidence.total_cmp(&b.0.confidence));
     let sorted: Vec<(Scored, bool)> = pairs.iter().map(|(a, z)| (*a, z.right)).collect();
-    // Of the frozen model: the bin of each answer, by how much it was wrong there, its NLL.
+    // For each answer of the frozen model: its bin, right − p, its NLL.
     let frozen: Vec<(usize, f64, f64)> = pairs
         .iter()
         .map(|(_, z)| {
@@ -220,7 +220,7 @@ fn aurc_of(sorted: &[(Scored, bool)], times: &[u16], shares: &[f64]) -> f64 {
         let own = &times[end - group.len()..end];
         end -= group.len();
         let copies: u32 = own.iter().map(|&t| u32::from(t)).sum();
-        // Of a tie, every copy is wrong by the tie's share.
+        // Among equal probabilities, every answer counts the share of wrong ones among them.
         let one = match group {
             [(s, _)] => f64::from(u8::from(!s.right)),
             _ => {
@@ -297,7 +297,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of some values.
+    /// Mean and standard deviation of some values.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
         let values: Vec<f64> = values.into_iter().collect();
         let n = values.len() as f64;

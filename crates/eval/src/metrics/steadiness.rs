@@ -1,10 +1,10 @@
-//! How steady answers are: switches, confidence within shots, the worst stretch after garbage, visit after visit.
+//! How steady answers are: how often they switch, confidence within shots, the worst stretch after garbage.
 
 use serde::{Deserialize, Serialize};
 
 use super::{ECE_BINS, Scored};
 
-/// Samples of the window that is looked for after garbage.
+/// Length of the windows of samples that are compared after garbage.
 pub const AFTER_GARBAGE: usize = 300;
 
 /// How often the answer changes from a sample to the next that counts.

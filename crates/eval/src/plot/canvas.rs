@@ -35,7 +35,7 @@ impl Frame {
     }
 }
 
-/// An SVG element on its way: title and legend on top, then the drawing area.
+/// An SVG element that is being drawn: title and legend on top, then the drawing area.
 pub(super) struct Canvas {
     title: String,
     pub body: String,
@@ -173,7 +173,7 @@ impl Canvas {
         let _ = write!(self.body, r#"<path class="l s{}" {} d="{path}"/>"#, look % COLOURS, dash(look));
     }
 
-    /// A marker with a tooltip; radius 0 is only something to point at.
+    /// A marker with a tooltip. With radius 0 it is invisible, but its tooltip still appears.
     pub fn dot(&mut self, frame: &Frame, (x, y): (f64, f64), look: usize, radius: f64, tip: &str) {
         if !x.is_finite() || !y.is_finite() {
             return;

@@ -111,7 +111,7 @@ impl LineChart {
             let look = series.colour.unwrap_or(i);
             canvas.band(&frame, &series.points, &series.band, look);
             canvas.line(&frame, &series.points, look);
-            // Dots on sparse lines; on dense ones only something to point at.
+            // Dots on lines with few points; on lines with many points the markers are invisible and only carry tooltips.
             let radius = if series.points.len() <= 30 { 3.0 } else { 0.0 };
             for &(x, y) in &series.points {
                 let tip = format!("{}: {} at {}", series.name, number(y), number(x));

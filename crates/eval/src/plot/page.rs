@@ -16,7 +16,7 @@ pub struct Table {
 /// A cell of a matrix that is read by colour first.
 #[derive(Clone, Debug, Default)]
 pub struct HeatCell {
-    /// What stands in it; nothing for an empty cell.
+    /// The text of the cell; empty for an empty cell.
     pub text: String,
     /// Its tooltip.
     pub title: String,
@@ -74,7 +74,7 @@ impl Page {
         self
     }
 
-    /// Figures that are read before anything else: each a number and what it is.
+    /// The main numbers, in large letters: each a number and what it means.
     pub fn headline(mut self, figures: &[(String, String)]) -> Self {
         self.body.push_str("<div class=\"headline\">");
         for (number, what) in figures {

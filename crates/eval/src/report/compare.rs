@@ -27,7 +27,7 @@ pub(super) struct Difference {
 }
 
 impl Difference {
-    /// Whether chance alone explains it, at 5 %.
+    /// Whether the difference can be chance, at 5 %.
     pub fn is_chance(&self) -> bool {
         self.low <= 0.0 && self.high >= 0.0
     }
@@ -102,7 +102,7 @@ fn binomial(n: u64, p: f64, random: &mut Random) -> u64 {
     }
 }
 
-/// Methods that chance alone sets apart from the best of their dataset and protocol: `(protocol, dataset, method)`.
+/// Methods whose difference from the best of their dataset and protocol can be chance: `(protocol, dataset, method)`.
 pub(super) fn ties(runs: &[Run]) -> BTreeSet<(String, String, String)> {
     let mut streams: BTreeMap<(&str, &str), BTreeMap<&str, Vec<&Run>>> = BTreeMap::new();
     for run in runs {

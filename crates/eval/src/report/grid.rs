@@ -17,7 +17,7 @@ pub(super) struct Figure {
     /// Percent, or plain.
     scale: f64,
     higher_is_better: bool,
-    /// A loss against zero-shot smaller than this is none.
+    /// A smaller loss against zero-shot is not marked as a loss.
     tolerance: f64,
     /// The worst tenth of the runs of a stream: what a column beside the mean shows, and ties are marked by.
     tail: Option<fn(&Cell) -> f64>,
@@ -64,7 +64,7 @@ pub(super) struct Grid<'a> {
     refused: &'a [Refused],
 }
 
-/// Methods that chance alone sets apart from the best of a stream: `(protocol, dataset, method)`.
+/// Methods whose difference from the best of a stream can be chance: `(protocol, dataset, method)`.
 pub(super) type Ties = BTreeSet<(String, String, String)>;
 
 impl<'a> Grid<'a> {
@@ -211,13 +211,13 @@ pub(super) struct Shown {
     digits: usize,
     /// Whether no method of the column is better.
     pub best: bool,
-    /// Whether chance alone sets it apart from the best.
+    /// Whether its difference from the best can be chance.
     pub ties: bool,
     /// Whether zero-shot is better on the same samples.
     pub loses: bool,
 }
 
-/// The number alone; without one, why, or `–`.
+/// The number alone. Without a number: the reason if there is one, else `–`.
 impl fmt::Display for Shown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let digits = self.digits;
@@ -228,7 +228,7 @@ impl fmt::Display for Shown {
 }
 
 impl Shown {
-    /// The number with ★ where it is the best, ≈ where chance alone sets it apart from the best, ▼ where it loses
+    /// The number with ★ where it is the best, ≈ where its difference from the best can be chance, ▼ where it loses
     /// against zero-shot.
     pub fn marked(&self) -> String {
         let star = if self.best {

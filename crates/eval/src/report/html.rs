@@ -205,7 +205,7 @@ impl Streams<'_> {
             let Ok(mut windows) = read_windows(folder) else { continue };
             windows.retain(|w| 2 * w.n >= run.summary.course.window && w.n > 0);
             let ends = |w: &[Window]| w.iter().map(|w| w.end).collect::<Vec<_>>();
-            // A seed whose windows end elsewhere has no place in a mean.
+            // A seed whose windows end at other samples is left out of the mean.
             if all.first().is_none_or(|known| ends(known) == ends(&windows)) {
                 all.push(windows);
             }
@@ -235,7 +235,7 @@ impl Streams<'_> {
             if seeds.iter().flatten().any(|w| w.set_held.is_some()) {
                 sets = true;
                 held = held.series(band(method, &seeds, |w| w.set_held.unwrap_or(0.0)).colour(colour));
-                // In classes, not in per cent.
+                // This axis counts classes; the others are in per cent.
                 sizes =
                     sizes.series(band(method, &seeds, |w| w.set_size.unwrap_or(0.0) / 100.0).colour(colour));
             }

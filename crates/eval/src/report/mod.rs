@@ -69,7 +69,7 @@ pub fn read(folder: &Path) -> Result<Runs> {
             Err(error) => found.unreadable.push(error.to_string()),
         }
     }
-    // A run that was made since speaks for itself.
+    // A refusal is dropped if the run was made later.
     found.refused.retain(|one| {
         let same = |run: &Run| {
             let s = &run.summary;

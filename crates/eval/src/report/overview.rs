@@ -1,4 +1,4 @@
-//! What a reader should know first: one ranking over all protocols, equals beside equals.
+//! The first thing that a reader sees: one ranking over all protocols, in groups of methods that may see the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -28,7 +28,7 @@ pub(super) struct Ranked<'a> {
     micros: f64,
     /// Bytes of its largest state.
     bytes: usize,
-    /// To the best of all methods that ran on as many streams; `None` for itself, or without kept answers.
+    /// Difference to the best method that ran on as many streams; `None` for that method itself, or without kept answers.
     to_best: Option<Difference>,
 }
 
@@ -267,7 +267,7 @@ fn size(bytes: usize) -> String {
     }
 }
 
-/// Which methods are equals.
+/// The group of methods that a method belongs to: those that may see the same.
 fn group(facts: &Facts) -> (usize, &'static str) {
     if facts.pictures {
         (4, "Change the encoder, and need the pictures")

@@ -22,7 +22,7 @@ pub struct Battery {
     pub datasets: &'static [&'static str],
 }
 
-/// Both.
+/// Both batteries.
 pub const BATTERIES: [Battery; 2] = [
     Battery {
         name: "cross-domain",

@@ -79,7 +79,7 @@ pub struct Suite<'a> {
 /// A forward pass of the image tower, as it was measured.
 #[derive(Clone, Debug)]
 pub struct Forward {
-    /// Whose it is.
+    /// Name of the encoder.
     pub encoder: String,
     /// Seconds per picture.
     pub seconds: f64,

@@ -44,7 +44,7 @@ pub enum Objective {
     /// Gain in top-1 (points) and NLL (10 points a nat), minus what the worst tenth of the cells lose.
     #[default]
     Risk,
-    /// The same without the losses.
+    /// The mean gain in top-1 and NLL, without taking off losses.
     Mean,
     /// Gain in top-1.
     Top1,
@@ -117,7 +117,7 @@ impl Tune {
         let mut trials = 0;
         for trial in 0..drawn {
             let point = if trial == 0 { space.start() } else { space.draw(&mut random) };
-            // The settings as they are always count.
+            // The settings at the start are always among those tried.
             let whole = evaluations.make(&[(&point, &all)], &|| trial == 0 || within(0.5), progress)?;
             if !whole {
                 break;
@@ -276,7 +276,7 @@ impl Evaluations<'_> {
 }
 
 impl Objective {
-    /// Of the cells' gains; higher is better.
+    /// The objective of some cells' gains; higher is better.
     pub fn of(self, cells: &[Evaluated]) -> f64 {
         let both = |cell: &Evaluated| (cell.top1 + NAT * cell.nll).clamp(-MOST, MOST);
         let mean = |value: &dyn Fn(&Evaluated) -> f64| {

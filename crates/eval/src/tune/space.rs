@@ -194,7 +194,7 @@ pub struct Space {
 }
 
 impl Space {
-    /// Of a method, around its own settings.
+    /// The space of a method, around its own settings.
     pub fn of(base: Method) -> Result<Self> {
         let plain = base.name.replace('_', "-");
         let Some((_, knobs)) = TABLE.iter().find(|(name, _)| *name == plain) else {
@@ -219,7 +219,7 @@ impl Space {
         Ok(Self { knobs, own, base })
     }
 
-    /// The method as it is.
+    /// The point of the method's own settings.
     pub fn start(&self) -> Point {
         vec![None; self.knobs.len()]
     }

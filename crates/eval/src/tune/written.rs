@@ -1,4 +1,4 @@
-//! What came of a search, as a configuration file that says how it was made, and as a table.
+//! The result of a search, as a configuration file that says how it was made, and as a table.
 
 use std::fmt::Write;
 
@@ -22,15 +22,15 @@ pub struct Fold {
     pub method: Method,
     /// Where the settings were fitted.
     pub fitted: Gain,
-    /// There, under the settings at the start.
+    /// In the same place, under the settings at the start.
     pub fitted_before: Gain,
     /// On what is left out.
     pub left_out: Gain,
-    /// There, under the settings at the start.
+    /// In the same place, under the settings at the start.
     pub left_out_before: Gain,
 }
 
-/// What came of a search.
+/// The result of a search.
 pub struct Tuned {
     /// Fitted to everything.
     pub whole: Fold,
@@ -43,12 +43,12 @@ pub struct Tuned {
 }
 
 impl Gain {
-    /// Of these cells.
+    /// The gains on these cells.
     pub(super) fn of(cells: &[Evaluated]) -> Self {
         Self { cells: cells.to_vec() }
     }
 
-    /// Their objective.
+    /// The objective of the gains.
     pub fn objective(&self, objective: Objective) -> f64 {
         objective.of(&self.cells)
     }

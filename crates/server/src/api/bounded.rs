@@ -47,14 +47,14 @@ pub fn list<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> 
     Ok(Bounded::<T>::deserialize(deserializer)?.0)
 }
 
-/// The same for a list that may be absent.
+/// For `#[serde(deserialize_with)]`: a list of at most [`MOST_ENTRIES`] that may be absent.
 pub fn optional_list<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Vec<T>>, D::Error> {
     Ok(Option::<Bounded<T>>::deserialize(deserializer)?.map(|list| list.0))
 }
 
-/// Settings that a request may name, entries of a setting that is a list, bytes of its text.
+/// Limits: settings in a request, entries of a setting that is a list, bytes of a setting that is a text.
 const MOST_SETTINGS: usize = 256;
 const MOST_TEXT: usize = 4096;
 
@@ -68,7 +68,7 @@ impl<'de> Deserialize<'de> for Setting {
     }
 }
 
-/// Words a setting as TOML has it; a text that stands alone needs no quotes.
+/// Writes a setting as TOML; a text that is not in a list needs no quotes.
 #[derive(Clone, Copy)]
 struct SettingVisitor {
     lists: bool,
@@ -131,7 +131,7 @@ impl<'de> DeserializeSeed<'de> for SettingVisitor {
     }
 }
 
-/// For `#[serde(deserialize_with)]`: settings by key, if there are some.
+/// For `#[serde(deserialize_with)]`: settings by key; they may be absent.
 pub fn settings<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<BTreeMap<String, Setting>>, D::Error> {
@@ -190,7 +190,7 @@ impl<'de> DeserializeSeed<'de> for Numbers {
     }
 }
 
-/// A list on its way into the flat one: its entries are numbers or, above the lowest level, lists.
+/// A list that is appended to the flat list: its entries are numbers or, above the lowest level, lists.
 struct Level<'a> {
     numbers: &'a mut Vec<f32>,
     depth: usize,

@@ -16,7 +16,7 @@ pub struct Choice<'a> {
 macro_rules! choice {
     ($($request:ty),*) => {$(
         impl $request {
-            /// What the request chooses.
+            /// The method and the settings that a request names.
             pub fn choice(&self) -> Choice<'_> {
                 Choice {
                     config: self.config.as_deref(),

@@ -311,9 +311,9 @@ pub struct Remembered {
     pub most: usize,
     /// The setting that bounds this number; absent where the method has no use for labels.
     pub setting: Option<&'static str>,
-    /// The oldest of them.
+    /// Id of the oldest of these samples.
     pub oldest_id: Option<u64>,
-    /// How many seconds ago it was answered; absent if that was before the last start of the server.
+    /// How many seconds ago the oldest sample was answered; absent if that was before the last start of the server.
     pub oldest_seconds: Option<f64>,
 }
 

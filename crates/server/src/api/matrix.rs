@@ -44,7 +44,7 @@ impl<'de> Visitor<'de> for MatrixVisitor {
     }
 }
 
-/// Appends the numbers of one row to a list; tells how many there were.
+/// Appends the numbers of one row to a list. Returns how many numbers the row has.
 struct RowReader<'a>(&'a mut Vec<f32>);
 
 impl<'de> DeserializeSeed<'de> for RowReader<'_> {

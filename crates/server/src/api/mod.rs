@@ -42,7 +42,7 @@ pub enum Refusals {
     /// The request took too long.
     #[response(status = 408, content_type = "application/problem+json")]
     Timeout(Problem),
-    /// It clashes with what is there.
+    /// The request does not fit what exists, for example a name that is taken.
     #[response(status = 409, content_type = "application/problem+json")]
     Conflict(Problem),
     /// Body, picture or batch are larger than allowed.
@@ -51,7 +51,7 @@ pub enum Refusals {
     /// The content type is none that this call reads.
     #[response(status = 415, content_type = "application/problem+json")]
     Unsupported(Problem),
-    /// The body was read, but what it says cannot be.
+    /// The body could be read, but its contents are not valid.
     #[response(status = 422, content_type = "application/problem+json")]
     Invalid(Problem),
     /// The stream's queue is full; `Retry-After` says when to try again.

@@ -77,11 +77,11 @@ pub struct ExplainedView<'a> {
 pub struct SimilarView<'a> {
     /// Id of its first sample.
     pub id: u64,
-    /// Cosine of the two.
+    /// Cosine between the scene and the row.
     pub cosine: f32,
-    /// The class it was answered.
+    /// The class that was answered for the scene.
     pub class: &'a str,
-    /// The class that somebody gave for it.
+    /// The class that somebody gave for the scene.
     pub corrected: Option<&'a str>,
 }
 
@@ -154,7 +154,7 @@ pub struct SuggestionView<'a> {
     pub class: &'a str,
     /// Its calibrated probability.
     pub prob: f32,
-    /// About how many recent answers hang on its label.
+    /// About how many recent answers its label would affect.
     pub expected_use: f32,
 }
 

@@ -42,7 +42,7 @@ impl Owner {
         self.load(&merged, "merged", text)
     }
 
-    /// Takes note that someone knows what was lost on the disk, and of the open alarms.
+    /// Somebody has acknowledged what was lost on the disk, and the open alarms.
     pub fn acknowledge(&mut self) -> Result<(), Problem> {
         self.parts.folder.acknowledge_damage()?;
         if let Some(damage) = self.damage.take() {
@@ -83,7 +83,7 @@ impl Owner {
     fn replace(&mut self, mut session: Session, kind: &'static str, text: &str) -> Result<(), Problem> {
         session.set_learning(self.session.learning());
         session.keep_membership(&self.session)?;
-        // Time starts again, too: a wrong time must not outlive what it was learnt with.
+        // Arrival times start again, too: a wrong time must not outlive the state that learnt from it.
         let extra = Extra {
             generation: self.extra.generation + 1,
             position: self.extra.position,

@@ -43,7 +43,7 @@ impl Disk {
         self.refusal = None;
     }
 
-    /// How long after which moment the next chore is due.
+    /// When the next chore is due: a moment, and a time after it.
     pub(super) fn next_chore(&self, sync_interval: Duration) -> Option<(Duration, Instant)> {
         let retry = self.refusal.is_some().then_some((RETRY, self.tried));
         let sync = self.unsynced_since.map(|since| (sync_interval, since));
@@ -189,14 +189,14 @@ impl Owner {
         // A segment counts once it is listed, together with the base that it begins behind.
         let log = self.parts.folder.create_log(number)?;
         let log = if self.disk.log.first() == number {
-            // It has taken the place of the one in use, which was empty.
+            // The new segment has replaced the segment in use, which was empty.
             self.disk.log = log;
             None
         } else {
             Some(log)
         };
         if self.disk.unsynced_since.is_some() {
-            // Should the base fail, the old segment is still the one that counts.
+            // If writing the base fails, the old segment still counts.
             self.disk.log.file().sync_data().map_err(|e| Problem::storage(e.to_string()))?;
         }
         self.parts.folder.write_base(state, number, learning, extra)?;
@@ -219,14 +219,15 @@ impl Owner {
             Err(e) => return self.degrade(format!("starting a new log failed: {e}")),
         };
         let old = std::mem::replace(&mut self.disk.log, log);
-        // What the old segment still has to sync is in the new base; until that is there, both are kept.
+        // Records of the old segment that are not synced yet are part of the new base. Both segments are kept until the
+        // base is written.
         if let Some(since) = self.disk.unsynced_since.take() {
             self.keeper.sync(old.file(), since);
         }
         self.keeper.write_base(self.session.state(), number, self.session.learning(), self.extra);
     }
 
-    /// The end: everything that was accepted is in a base state.
+    /// Before the thread ends: writes a base state with everything that was accepted.
     pub(super) fn finish(&mut self) {
         self.keeper.finish();
         match self.write_own_base() {

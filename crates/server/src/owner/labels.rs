@@ -16,7 +16,7 @@ const REMEMBERED: usize = 100_000;
 /// The latest answers, oldest first, with ids that count on.
 pub(super) struct RecentAnswers {
     answers: VecDeque<RecentAnswer>,
-    /// Of a shadow: which samples of the followed stream they were.
+    /// Only for a shadow: which samples of the followed stream the answers belong to.
     runs: VecDeque<Run>,
     started: Instant,
 }
@@ -88,7 +88,7 @@ impl RecentAnswers {
         // Samples are shown in their order, so runs are in the order of their sources.
         let next = self.runs.partition_point(|run| run.source <= source);
         let run = self.runs.get(next.checked_sub(1)?)?;
-        // Of an earlier generation, it may have ids beyond this one.
+        // A run of an earlier generation may have larger ids than this one.
         let ahead = source.1.checked_sub(run.source.1)?;
         (run.source.0 == source.0 && ahead < run.length).then_some(run.own + ahead)
     }

@@ -100,7 +100,7 @@ async fn answer(
     respond(app, &stream, samples, extent, refs, learn, arrived).await
 }
 
-/// Shows checked samples to the stream and words its answers.
+/// Shows checked samples to the stream and writes its answers.
 pub async fn respond(
     app: &App,
     stream: &Stream,
@@ -110,7 +110,7 @@ pub async fn respond(
     learn: bool,
     arrived: Instant,
 ) -> Result<Response, Problem> {
-    // Before anything is learnt: an answer that there is no room for is refused as a whole.
+    // Before anything is learnt: a request whose answer has no room is refused as a whole.
     let place = Place::take(&app.room, answer_bytes(samples.len(), extent, &stream.head))?;
     let answers = if learn {
         stream.classify(samples, extent, arrived).await?
@@ -135,7 +135,7 @@ pub fn from_json(
 ) -> Result<(Samples, Extent, Option<Vec<Id>>), Problem> {
     let request: ClassifyRequest = json(bytes)?;
     let Matrix { data, rows, dim } = request.features;
-    // No rows have no dimension of their own.
+    // An empty list of rows does not tell its dimension.
     let dim = if rows == 0 { size.dim } else { dim };
     size.check(rows, dim)?;
     let normalize = request.normalize.or(query.normalize).unwrap_or(false);

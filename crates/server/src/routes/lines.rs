@@ -52,7 +52,7 @@ struct Ahead {
     share: Share,
 }
 
-/// The answer to one line, under way or there.
+/// The answer to one line, finished or not.
 enum Pending {
     /// The owner will answer.
     Answer(oneshot::Receiver<Result<Answers, Problem>>, Option<Id>),
@@ -112,12 +112,19 @@ async fn read_lines(
     let mut chunks = body.into_data_stream();
     let mut buffer: Vec<u8> = Vec::new();
     let (mut number, mut ended, mut heard) = (0, false, Instant::now());
+    // Whether the rest of a refused line is still to come. It is read and dropped: a connection that closes before its
+    // client has sent everything loses the answers that are under way.
+    let mut dropping = false;
     let mut share = app.room.share();
     while !ended {
         match tokio::time::timeout(LOOK, chunks.next()).await {
             Ok(Some(Ok(chunk))) => {
-                buffer.extend_from_slice(&chunk);
                 heard = Instant::now();
+                let from = if dropping { end_of_line(&chunk).map(|end| end + 1) } else { Some(0) };
+                if let Some(from) = from {
+                    dropping = false;
+                    buffer.extend_from_slice(&chunk[from..]);
+                }
             }
             Ok(None) => {
                 ended = true;
@@ -128,13 +135,8 @@ async fn read_lines(
             Err(_) if heard.elapsed() >= pause || app.stopping.load(Ordering::Acquire) => return,
             Err(_) => {}
         }
-        if !share.hold(buffer.len()) {
-            let refusal = Pending::Ready(Err(app.room.refusal()), None);
-            let _ = sender.send(Ahead { number: number + 1, pending: refusal, share }).await;
-            return;
-        }
         let mut start = 0;
-        while let Some(length) = buffer[start..].iter().position(|&b| b == b'\n') {
+        while let Some(length) = end_of_line(&buffer[start..]) {
             number += 1;
             let line = &buffer[start..start + length];
             start += length + 1;
@@ -151,13 +153,27 @@ async fn read_lines(
             }
         }
         buffer.drain(..start);
-        share.hold(buffer.len());
-        if buffer.len() > MAX_LINE {
-            let refusal = Pending::Refused(format!("a line may have {MAX_LINE} bytes"));
-            let _ = sender.send(Ahead { number: number + 1, pending: refusal, share }).await;
-            return;
+        // The beginning of a line that is not here whole.
+        let refusal = if buffer.len() > MAX_LINE {
+            Some(Pending::Refused(format!("a line may have {MAX_LINE} bytes")))
+        } else if !share.hold(buffer.len()) {
+            Some(Pending::Ready(Err(app.room.refusal()), None))
+        } else {
+            None
+        };
+        if let Some(pending) = refusal {
+            number += 1;
+            (buffer, dropping) = (Vec::new(), true);
+            share.hold(0);
+            if sender.send(Ahead { number, pending, share: app.room.share() }).await.is_err() {
+                return;
+            }
         }
     }
+}
+
+fn end_of_line(bytes: &[u8]) -> Option<usize> {
+    bytes.iter().position(|&b| b == b'\n')
 }
 
 /// Shows the sample of a line to the stream.

@@ -84,7 +84,7 @@ async fn create(
     Ok((StatusCode::CREATED, Json(view(&stream))))
 }
 
-/// What a new stream is made of; its head may be that of another stream.
+/// Head and settings of a new stream; the head may be taken from another stream.
 pub fn spec(
     request: CreateStream,
     head_of: impl FnOnce(&str) -> Result<Head, Problem>,
@@ -129,7 +129,7 @@ async fn delete(State(app): State<Arc<App>>, Named(name): Named<String>) -> Resu
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Has the owner change a stream; the stream as it is afterwards.
+/// Asks the owner to change a stream. Returns the stream as it is afterwards.
 async fn changed(
     app: &App,
     name: &str,
@@ -171,8 +171,8 @@ async fn unfreeze(
 
 /// Acknowledge what was lost on the disk, and open alarms
 ///
-/// Open alarms are closed: someone knows. /// A damaged log costs what lies behind the damage: it is set aside, a new generation of sample ids begins, and the
-/// stream's `damage` says so until this call.
+/// Open alarms are closed. A damaged log costs what lies behind the damage: it is set aside, a new generation of sample
+/// ids begins, and the stream's `damage` says so until this call.
 #[utoipa::path(post, path = "/v1/streams/{stream}/acknowledge", tag = "streams", params(("stream" = String, Path, example = "default")),
     responses((status = 200, description = "The stream", body = StreamView), Refusals), security((), ("token" = [])))]
 async fn acknowledge(

@@ -55,7 +55,7 @@ const VERSION: &str = "1";
 /// Inputs and outputs that a request may name, and dimensions of an input: more than the protocol has a use for here.
 const MOST_TENSORS: usize = 64;
 
-/// Refuses a version that there is not.
+/// Refuses a version that does not exist.
 fn check_version(version: &str) -> Result<(), Problem> {
     if version == VERSION {
         return Ok(());
@@ -169,7 +169,7 @@ async fn infer_version(
 /// A request of the protocol.
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct InferRequest {
-    /// Echoed.
+    /// Sent back with the answer.
     #[serde(default)]
     id: Option<String>,
     /// `learn: false` answers without learning; `normalize: true` scales rows to unit length;
@@ -200,7 +200,7 @@ pub struct Parameters {
     binary_data_size: Option<usize>,
 }
 
-/// Numbers of a tensor, whatever its shape says, also if the shape is told only behind them.
+/// Numbers of a tensor, at most: a body may give them before the shape that says how many there are to be.
 const MOST_NUMBERS: usize = 1 << 24;
 
 /// A tensor of a request.

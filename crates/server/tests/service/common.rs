@@ -184,11 +184,11 @@ pub fn assert_same(answer: &Value, step: &ultta::Step) {
     }
 }
 
-/// Waits until something holds; fails after ten seconds.
+/// Waits until something holds; fails after a minute, so that a busy machine makes no test fail.
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let started = Instant::now();
     while !holds() {
-        assert!(started.elapsed() < Duration::from_secs(10), "never: {what}");
+        assert!(started.elapsed() < Duration::from_secs(60), "never: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
