@@ -118,7 +118,11 @@ fn settle(services: &[&Service]) {
         // Everyone has given everything, and has heard the same of everyone.
         let heard = |view: &Value| -> Vec<(Value, Value, Value)> {
             let members = view["members"].as_array().cloned().unwrap_or_default();
-            members.iter().map(|m| (m["member"].clone(), m["epoch"].clone(), m["number"].clone())).collect()
+            members
+                .iter()
+                .filter(|m| m["samples"] != 0)
+                .map(|m| (m["member"].clone(), m["epoch"].clone(), m["number"].clone()))
+                .collect()
         };
         views
             .iter()
