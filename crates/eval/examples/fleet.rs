@@ -63,7 +63,8 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let shares: Vec<String> = every.iter().map(|rows| format!("every {rows} rows")).collect();
     println!("| pack | split | members | zero-shot | one machine | alone | {} |", shares.join(" | "));
     println!("|---|---|---|---|---|---|{}", "---|".repeat(every.len()));
-    let mut chart = LineChart::new("What a member gains by sharing", "members (log2)", "top-1 over alone (points)");
+    let mut chart =
+        LineChart::new("What a member gains by sharing", "members (log2)", "top-1 over alone (points)");
     for (split, traffic) in &all {
         let mut points = Vec::new();
         for &count in &members {
@@ -95,7 +96,8 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
 }
 
 fn arguments() -> std::result::Result<Arguments, Box<dyn std::error::Error>> {
-    let numbers = |text: String| -> std::result::Result<Vec<usize>, _> { text.split(',').map(str::parse).collect() };
+    let numbers =
+        |text: String| -> std::result::Result<Vec<usize>, _> { text.split(',').map(str::parse).collect() };
     let mut found =
         Arguments { folders: Vec::new(), members: vec![1, 4, 16, 64, 256], every: vec![1, 8, 64], svg: None };
     let mut given = std::env::args().skip(1);
@@ -108,7 +110,11 @@ fn arguments() -> std::result::Result<Arguments, Box<dyn std::error::Error>> {
             _ => found.folders.push(Path::new(&argument).to_owned()),
         }
     }
-    if found.folders.is_empty() || found.members.contains(&0) || found.every.contains(&0) || found.every.is_empty() {
+    if found.folders.is_empty()
+        || found.members.contains(&0)
+        || found.every.contains(&0)
+        || found.every.is_empty()
+    {
         return Err("expected folders with packs, and numbers above 0".into());
     }
     Ok(found)
@@ -131,7 +137,8 @@ fn deal(traffic: &Traffic, split: &str, members: usize, seed: u64) -> Result<Vec
     let weights: Vec<f64> = (0..members * classes).map(|_| random.uniform().powi(UNEVEN)).collect();
     let parts = traffic.domains.len();
     for (domain, (features, labels)) in traffic.domains.iter().enumerate() {
-        for (i, row) in Order::Shuffled.indices(features.rows(), Some(labels), seed)?.into_iter().enumerate() {
+        for (i, row) in Order::Shuffled.indices(features.rows(), Some(labels), seed)?.into_iter().enumerate()
+        {
             let member = match split {
                 "mix" => {
                     let own = |m: usize| weights[m * classes + labels[row]];
@@ -155,7 +162,9 @@ fn deal(traffic: &Traffic, split: &str, members: usize, seed: u64) -> Result<Vec
     }
     if parts > 1 {
         // One machine that sees both sees them in turns.
-        dealt.iter_mut().for_each(|rows| rows.sort_by_key(|&(_, row)| row.wrapping_mul(0x9e37_79b9) % 65_537));
+        dealt
+            .iter_mut()
+            .for_each(|rows| rows.sort_by_key(|&(_, row)| row.wrapping_mul(0x9e37_79b9) % 65_537));
     }
     Ok(dealt)
 }
@@ -177,7 +186,8 @@ fn cell(traffic: &Traffic, split: &str, members: usize, every: &[usize]) -> Resu
         let dealt = deal(traffic, split, members, seed)?;
         let turns = dealt.iter().map(Vec::len).max().unwrap_or(0);
         // One machine that sees every row, in the order in which the members do.
-        let interleaved = (0..turns).flat_map(|turn| dealt.iter().filter_map(move |rows| rows.get(turn).copied()));
+        let interleaved =
+            (0..turns).flat_map(|turn| dealt.iter().filter_map(move |rows| rows.get(turn).copied()));
         let (right, zero_shot, rows) = play(&mut session(traffic)?, traffic, interleaved)?;
         sums[0] += 100.0 * zero_shot as f64 / rows as f64;
         sums[1] += 100.0 * right as f64 / rows as f64;
@@ -216,7 +226,13 @@ fn play(
 }
 
 /// Right answers of members that share after every so many rows each, and what that costs.
-fn exchange(traffic: &Traffic, split: &str, members: usize, every: usize, seed: u64) -> Result<(usize, Costs)> {
+fn exchange(
+    traffic: &Traffic,
+    split: &str,
+    members: usize,
+    every: usize,
+    seed: u64,
+) -> Result<(usize, Costs)> {
     let dealt = deal(traffic, split, members, seed)?;
     let mut sessions = Vec::new();
     for member in 0..members {
@@ -238,7 +254,8 @@ fn exchange(traffic: &Traffic, split: &str, members: usize, every: usize, seed: 
             costs.cut += began.elapsed();
         }
         costs.deltas += deltas.len();
-        costs.bytes += deltas.iter().map(|delta| delta.to_bytes().map_or(0, |bytes| bytes.len())).sum::<usize>();
+        costs.bytes +=
+            deltas.iter().map(|delta| delta.to_bytes().map_or(0, |bytes| bytes.len())).sum::<usize>();
         for session in &mut sessions {
             let began = Instant::now();
             for delta in &deltas {

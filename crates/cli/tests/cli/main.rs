@@ -8,6 +8,8 @@ mod eval;
 mod export;
 #[cfg(all(feature = "serve", target_os = "linux"))]
 mod first_steps;
+#[cfg(feature = "serve")]
+mod fleet;
 #[cfg(feature = "gradient")]
 mod gradient;
 #[cfg(all(feature = "serve", target_os = "linux"))]

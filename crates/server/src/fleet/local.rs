@@ -47,7 +47,7 @@ impl Local {
         }
         if look {
             trouble = self.catch_up(members).await.err().or(trouble);
-            self.common.look(members, None).await;
+            self.common.look(members, 0).await;
         }
         self.common.view.trouble = trouble.map(|problem| problem.detail);
         self.common.view.clone()

@@ -119,7 +119,7 @@ pub struct OwnView {
     pub counted: f64,
     /// Whether the others' evidence is set aside, because it misled.
     pub set_aside: bool,
-    /// Messages of the broker that it does not know yet.
+    /// Messages of the broker that this server has not read yet.
     pub behind: u64,
 }
 
@@ -249,10 +249,10 @@ impl Common {
     }
 
     /// Brings the view up to date.
-    async fn look(&mut self, members: &[Member], last: Option<u64>) {
+    async fn look(&mut self, members: &[Member], behind: u64) {
         let (mut all, mut own) = (BTreeMap::new(), Vec::new());
         for member in members {
-            let Ok(Some(Standing { membership, position })) = member.standing().await else { continue };
+            let Ok(Some(Standing { membership, .. })) = member.standing().await else { continue };
             let view = |name: &str, heard: ultta::Heard, own: bool| MemberView {
                 member: name.into(),
                 own,
@@ -278,7 +278,7 @@ impl Common {
                 others: membership.others,
                 counted: membership.counted,
                 set_aside: membership.set_aside,
-                behind: last.map_or(0, |last| last.saturating_sub(position)),
+                behind,
             });
         }
         (self.view.members, self.view.own) = (all.into_values().collect(), own);

@@ -10,46 +10,31 @@
 //! member reads the stream from the position in its own log on. Deltas are numbered, so one that comes twice is known, and one
 //! that is missing (because the stream was trimmed meanwhile) is made up for by the whole contributions.
 
-use std::collections::BTreeMap;
+mod link;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
 use async_nats::jetstream::message::PublishMessage;
-use async_nats::jetstream::object_store::ObjectStore;
-use async_nats::jetstream::{self, object_store, stream};
 use bytes::Bytes;
-use futures_util::{StreamExt, TryStreamExt};
-use tokio::io::AsyncReadExt;
 use ultta::Delta;
 
 use super::{Common, GroupView, Member, is_meant};
 use crate::owner::Taken;
 use crate::problem::Problem;
-use crate::settings::ShareSettings;
+use link::{DROPS, Failure, Link, PARTS, Partial, answered, confirmed, connect, subject, token};
 
-/// How long the broker may take to answer.
-const ANSWER: Duration = Duration::from_secs(5);
 /// Pause between two attempts to reach a broker that is away.
 const RETRY: Duration = Duration::from_secs(1);
 /// Bytes of a part, at most: brokers take a megabyte unless told otherwise.
 const PART: usize = 512 << 10;
-/// Messages that are read at once.
-const BATCH: usize = 64;
 /// A member's whole contribution is kept anew after this many of its deltas, and its older messages are removed.
 const CHECKPOINT: u64 = 64;
-/// Time within which the broker knows a message again.
-const DUPLICATES: Duration = Duration::from_secs(120);
 /// Parts of a delta whose rest does not come are forgotten after this.
 const FORGOTTEN: Duration = Duration::from_secs(600);
 /// Pause between two rebuilds of a member.
-const REBUILD: Duration = Duration::from_secs(5);
-
-const PARTS: &str = "Ultta-Part";
-const DROPS: &str = "Ultta-Drop";
-
-/// Why an exchange failed: the broker, or a stream of this server.
-type Failure = String;
+const REBUILD: Duration = Duration::from_secs(2);
 
 pub struct Broker {
     common: Common,
@@ -57,37 +42,25 @@ pub struct Broker {
     tried: Option<Instant>,
     /// Per member: what was cut and is not confirmed.
     unconfirmed: BTreeMap<String, Delta>,
-    /// Per member: the number that its kept contribution goes up to.
-    kept: BTreeMap<String, u64>,
+    /// Per member: what its kept contribution goes up to.
+    kept: BTreeMap<String, Kept>,
+    /// Per member: when it was rebuilt last; and members that lack something since.
     rebuilt: BTreeMap<String, Instant>,
+    lacking: BTreeSet<String>,
     known: Vec<String>,
 }
 
-/// A connection, and where reading stands.
-struct Link {
-    client: async_nats::Client,
-    context: jetstream::Context,
-    stream: stream::Stream,
-    objects: ObjectStore,
-    reader: Option<jetstream::consumer::Consumer<pull::Config>>,
-    /// The last message that was read, and the last there is.
-    read: u64,
+/// What a kept contribution goes up to: the number of a delta, and of the broker's message.
+#[derive(Clone, Copy)]
+struct Kept {
+    number: u64,
     last: u64,
-    partial: BTreeMap<String, Partial>,
-}
-
-/// A delta of which some parts have come.
-struct Partial {
-    first: u64,
-    since: Instant,
-    bytes: Vec<u8>,
-    parts: usize,
 }
 
 impl Broker {
     pub fn new(common: Common) -> Self {
-        let (unconfirmed, kept, rebuilt) = Default::default();
-        Self { common, link: None, tried: None, unconfirmed, kept, rebuilt, known: Vec::new() }
+        let (unconfirmed, kept, rebuilt, lacking) = Default::default();
+        Self { common, link: None, tried: None, unconfirmed, kept, rebuilt, lacking, known: Vec::new() }
     }
 
     pub async fn round(&mut self, members: &[Member]) -> GroupView {
@@ -106,8 +79,8 @@ impl Broker {
         }
         view.connected = Some(connected);
         view.trouble = done.err();
-        let last = self.link.as_ref().map(|link| link.last);
-        self.common.look(members, last).await;
+        let behind = self.link.as_ref().map_or(0, |link| link.last.saturating_sub(link.read));
+        self.common.look(members, behind).await;
         self.common.view.clone()
     }
 
@@ -170,6 +143,14 @@ impl Broker {
     async fn exchange(&mut self, members: &[Member]) -> Result<(), Failure> {
         let Some(mut link) = self.link.take() else { return Err("the broker is away".into()) };
         let done = async {
+            for member in members
+                .iter()
+                .filter(|member| self.lacking.contains(&member.name))
+                .cloned()
+                .collect::<Vec<_>>()
+            {
+                self.rebuild(&mut link, &member).await?;
+            }
             // First what the others learnt: a delta is as old as what its member knew.
             self.take(&mut link, members).await?;
             self.give(&mut link, members).await?;
@@ -222,7 +203,8 @@ impl Broker {
                 .payload(payload)
                 .message_id(id)
                 .header(PARTS, format!("{part}/{parts}").as_str());
-            confirmed(link, &subject, message).await?;
+            let sequence = confirmed(link, &subject, message).await?;
+            link.last = link.last.max(sequence);
         }
         self.common.given(delta, bytes.len());
         Ok(())
@@ -321,8 +303,10 @@ impl Broker {
     /// Gives a member the kept contributions of the others; what followed them is read again.
     async fn rebuild(&mut self, link: &mut Link, member: &Member) -> Result<(), Failure> {
         if self.rebuilt.get(&member.name).is_some_and(|last| last.elapsed() < REBUILD) {
+            self.lacking.insert(member.name.clone());
             return Ok(());
         }
+        self.lacking.remove(&member.name);
         self.rebuilt.insert(member.name.clone(), Instant::now());
         let mut contributions = Vec::new();
         let own = member.standing().await.map_err(|problem| problem.detail)?;
@@ -344,7 +328,8 @@ impl Broker {
         Ok(())
     }
 
-    /// Keeps the whole contributions of members that gave `least` deltas since, and removes their older messages.
+    /// Keeps the whole contributions of members that gave `least` deltas since, and removes the messages that the one kept
+    /// before goes up to: what is left of the stream begins with whole deltas.
     async fn keep(
         &mut self,
         link: &mut Link,
@@ -353,26 +338,28 @@ impl Broker {
     ) -> Result<Vec<String>, Failure> {
         let mut done = Vec::new();
         for member in members.iter().filter(|member| !self.unconfirmed.contains_key(&member.name)) {
+            let standing = member.standing().await.map_err(|problem| problem.detail)?;
+            let number = standing.map_or(0, |standing| standing.membership.given.number);
+            let known = self.kept.get(&member.name).copied();
+            if number == 0 || known.is_some_and(|kept| number.saturating_sub(kept.number) < least) {
+                continue;
+            }
             let contribution = member.stream.control(|owner| owner.contribution()).await;
             let contribution = contribution.map_err(|problem| problem.detail)?;
             let (number, name) = (contribution.span().1, token(contribution.member()));
-            let known = self.kept.get(&name).copied();
-            let since = number.saturating_sub(known.unwrap_or(0));
-            if number == 0 || (since < least && (known.is_some() || least == 1)) {
-                continue;
-            }
             // What was dropped is not put back by one who does not know it yet.
             let there = link.object(&name).await?.and_then(|bytes| Delta::from_bytes(&bytes).ok());
             if there.is_some_and(|there| there.epoch() > contribution.epoch()) {
                 continue;
             }
             let subject = subject(&self.common.view.group, contribution.member());
-            let last = link.last_of(&subject).await?;
+            let last = link.last_of(&subject).await?.unwrap_or(0);
             let bytes = contribution.to_bytes().map_err(|e| e.to_string())?;
             link.put(&name, &bytes).await?;
-            self.kept.insert(name, number);
-            if let Some(last) = last {
-                answered(link.stream.purge().filter(subject).sequence(last)).await?;
+            self.kept.insert(member.name.clone(), Kept { number, last });
+            if let Some(before) = known {
+                let purge = link.stream.purge().filter(subject).sequence(before.last + 1);
+                answered(purge.into_future()).await?;
             }
             done.push(contribution.member().to_string());
         }
@@ -473,7 +460,7 @@ impl Broker {
                 member.stream.control(move |owner| owner.drop_member(sequence, &contribution)).await;
             if own {
                 self.unconfirmed.remove(&member.name);
-                self.kept.remove(&token(&membership.member));
+                self.kept.remove(&member.name);
             }
             match dropped {
                 Ok(true) => {}
@@ -483,177 +470,4 @@ impl Broker {
         }
         Ok(())
     }
-}
-
-impl Link {
-    /// The next messages; none if there are none at the moment.
-    async fn next(&mut self) -> Result<Vec<(u64, async_nats::Message)>, Failure> {
-        if self.reader.is_none() {
-            let config = pull::Config {
-                deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: self.read + 1 },
-                ack_policy: AckPolicy::None,
-                inactive_threshold: Duration::from_secs(60),
-                ..Default::default()
-            };
-            self.reader = Some(answered(self.stream.create_consumer(config)).await?);
-        }
-        let Some(reader) = &self.reader else { return Ok(Vec::new()) };
-        collect(reader, BATCH).await
-    }
-
-    /// The whole deltas of one member that the stream still has, each with the number of its last message.
-    async fn history(&self, subject: &str) -> Result<Vec<(u64, Vec<u8>)>, Failure> {
-        let config = pull::Config {
-            filter_subject: subject.into(),
-            ack_policy: AckPolicy::None,
-            inactive_threshold: Duration::from_secs(60),
-            ..Default::default()
-        };
-        let reader = answered(self.stream.create_consumer(config)).await?;
-        let (mut whole, mut bytes) = (Vec::new(), Vec::new());
-        loop {
-            let messages = collect(&reader, BATCH).await?;
-            if messages.is_empty() {
-                return Ok(whole);
-            }
-            for (sequence, message) in messages {
-                let part =
-                    message.headers.as_ref().and_then(|h| h.get(PARTS)).map(|v| v.as_str().to_string());
-                let Some((part, parts)) = part.as_deref().and_then(|text| text.split_once('/')) else {
-                    continue;
-                };
-                if part == "0" {
-                    bytes.clear();
-                }
-                bytes.extend_from_slice(&message.payload);
-                if part.parse::<usize>().map(|part| part + 1).ok() == parts.parse().ok() {
-                    whole.push((sequence, std::mem::take(&mut bytes)));
-                }
-            }
-        }
-    }
-
-    /// The number of the last message of a subject.
-    async fn last_of(&self, subject: &str) -> Result<Option<u64>, Failure> {
-        let asked = tokio::time::timeout(ANSWER, self.stream.get_last_raw_message_by_subject(subject)).await;
-        match asked.map_err(|_| "the broker does not answer".to_string())? {
-            Ok(message) => Ok(Some(message.sequence)),
-            Err(_) => Ok(None),
-        }
-    }
-
-    async fn object_names(&self) -> Result<Vec<String>, Failure> {
-        let list = answered(self.objects.list()).await?;
-        let infos: Vec<_> = answered(list.try_collect::<Vec<_>>()).await?;
-        let names = infos.into_iter().map(|info| info.name).filter(|name| !name.starts_with("drop-"));
-        Ok(names.collect())
-    }
-
-    async fn object(&self, name: &str) -> Result<Option<Vec<u8>>, Failure> {
-        let found = tokio::time::timeout(ANSWER, self.objects.get(name)).await;
-        let Ok(mut object) = found.map_err(|_| "the broker does not answer".to_string())? else {
-            return Ok(None);
-        };
-        let mut bytes = Vec::new();
-        answered(object.read_to_end(&mut bytes)).await?;
-        Ok(Some(bytes))
-    }
-
-    async fn put(&self, name: &str, bytes: &[u8]) -> Result<(), Failure> {
-        let mut reader = bytes;
-        answered(self.objects.put(name, &mut reader)).await.map(|_| ())
-    }
-}
-
-async fn collect(
-    reader: &jetstream::consumer::Consumer<pull::Config>,
-    most: usize,
-) -> Result<Vec<(u64, async_nats::Message)>, Failure> {
-    let mut batch = answered(reader.fetch().max_messages(most).messages()).await?;
-    let mut found = Vec::new();
-    while let Some(message) = tokio::time::timeout(ANSWER, batch.next())
-        .await
-        .map_err(|_| "the broker does not answer".to_string())?
-    {
-        let message = message.map_err(|e| e.to_string())?;
-        let sequence = message.info().map_err(|e| e.to_string())?.stream_sequence;
-        found.push((sequence, message.message));
-    }
-    Ok(found)
-}
-
-/// Publishes a message, and waits until the broker has it.
-async fn confirmed(link: &Link, subject: &str, message: PublishMessage) -> Result<(), Failure> {
-    let sent = answered(link.context.send_publish(subject.to_string(), message)).await?;
-    answered(sent.into_future()).await.map(|_| ())
-}
-
-/// What the broker says, within its time.
-async fn answered<T, E: std::fmt::Display>(asked: impl Future<Output = Result<T, E>>) -> Result<T, Failure> {
-    match tokio::time::timeout(ANSWER, asked).await {
-        Ok(answer) => answer.map_err(|e| e.to_string()),
-        Err(_) => Err("the broker does not answer".into()),
-    }
-}
-
-async fn connect(group: &str, settings: &ShareSettings) -> Result<Link, Failure> {
-    let Some(url) = &settings.url else { return Err("no broker is set".into()) };
-    let mut options = async_nats::ConnectOptions::new().name("ultta").connection_timeout(ANSWER);
-    if let Some(token) = &settings.token {
-        options = options.token(token.clone());
-    }
-    if let (Some(user), Some(password)) = (&settings.user, &settings.password) {
-        options = options.user_and_password(user.clone(), password.clone());
-    }
-    if let Some(seed) = &settings.nkey {
-        options = options.nkey(seed.clone());
-    }
-    if let Some(path) = &settings.credentials {
-        let read = options.credentials_file(path).await;
-        options = read.map_err(|e| format!("the credentials file cannot be used: {}", e.kind()))?;
-    }
-    if let Some(ca) = &settings.tls_ca {
-        options = options.add_root_certificates(ca.clone()).require_tls(true);
-    }
-    if let (Some(cert), Some(key)) = (&settings.tls_cert, &settings.tls_key) {
-        options = options.add_client_certificate(cert.clone(), key.clone());
-    }
-    let client = answered(options.connect(url.as_str())).await.map_err(|reason| settings.hide(&reason))?;
-    let mut context = jetstream::new(client.clone());
-    context.set_timeout(ANSWER);
-    let name = format!("ULTTA_{group}");
-    let config = stream::Config {
-        name: name.clone(),
-        subjects: vec![format!("ultta.{group}.*")],
-        duplicate_window: DUPLICATES,
-        max_bytes: settings.max_bytes,
-        ..Default::default()
-    };
-    let stream = answered(context.get_or_create_stream(config)).await?;
-    let objects = match answered(context.get_object_store(&name)).await {
-        Ok(objects) => objects,
-        Err(_) => {
-            let config = object_store::Config { bucket: name, ..Default::default() };
-            answered(context.create_object_store(config)).await?
-        }
-    };
-    let (read, last, partial) = Default::default();
-    Ok(Link { client, context, stream, objects, reader: None, read, last, partial })
-}
-
-/// The subject of a member.
-fn subject(group: &str, member: &str) -> String {
-    format!("ultta.{group}.{}", token(member))
-}
-
-/// A member's name as one token of a subject, and as the name of an object.
-fn token(member: &str) -> String {
-    let mut token = String::new();
-    for byte in member.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => token.push(byte as char),
-            _ => token += &format!("={byte:02x}"),
-        }
-    }
-    token
 }

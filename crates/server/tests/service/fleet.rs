@@ -115,8 +115,18 @@ fn member(config: ServerConfig) -> Service {
 fn settle(services: &[&Service]) {
     eventually("all know all", || {
         let views: Vec<Value> = services.iter().map(|service| group(service)).collect();
-        let clock = views[0]["own"][0]["clock"].as_f64();
-        views.iter().all(|view| is_settled(view) && view["own"][0]["clock"].as_f64() == clock)
+        // Everyone has given everything, and has heard the same of everyone.
+        let heard = |view: &Value| -> Vec<(Value, Value, Value)> {
+            let members = view["members"].as_array().cloned().unwrap_or_default();
+            members
+                .iter()
+                .filter(|m| m["samples"] != 0)
+                .map(|m| (m["member"].clone(), m["epoch"].clone(), m["number"].clone()))
+                .collect()
+        };
+        views
+            .iter()
+            .all(|view| is_settled(view) && view["connected"] == true && heard(view) == heard(&views[0]))
     });
 }
 

@@ -1,0 +1,223 @@
+//! A connection to the broker: what is asked of it, within its time, and in which names.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
+use async_nats::jetstream::message::PublishMessage;
+use async_nats::jetstream::object_store::ObjectStore;
+use async_nats::jetstream::{self, object_store, stream};
+use futures_util::{StreamExt, TryStreamExt};
+use tokio::io::AsyncReadExt;
+
+use crate::settings::ShareSettings;
+
+/// How long the broker may take to answer.
+const ANSWER: Duration = Duration::from_secs(5);
+/// Messages that are read at once.
+const BATCH: usize = 64;
+/// Time within which the broker knows a message again.
+const DUPLICATES: Duration = Duration::from_secs(120);
+
+/// Headers: which part of how many a message is; the object that holds what a dropped member gave.
+pub const PARTS: &str = "Ultta-Part";
+pub const DROPS: &str = "Ultta-Drop";
+
+/// Why an exchange failed: the broker, or a stream of this server.
+pub type Failure = String;
+
+/// A connection, and where reading stands.
+pub struct Link {
+    pub client: async_nats::Client,
+    pub context: jetstream::Context,
+    pub stream: stream::Stream,
+    pub objects: ObjectStore,
+    pub reader: Option<jetstream::consumer::Consumer<pull::Config>>,
+    /// The last message that was read, and the last there is.
+    pub read: u64,
+    pub last: u64,
+    pub partial: BTreeMap<String, Partial>,
+}
+
+/// A delta of which some parts have come.
+pub struct Partial {
+    pub first: u64,
+    pub since: Instant,
+    pub bytes: Vec<u8>,
+    pub parts: usize,
+}
+
+impl Link {
+    /// The next messages; none if there are none at the moment.
+    pub async fn next(&mut self) -> Result<Vec<(u64, async_nats::Message)>, Failure> {
+        if self.reader.is_none() {
+            let config = pull::Config {
+                deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: self.read + 1 },
+                ack_policy: AckPolicy::None,
+                inactive_threshold: Duration::from_secs(60),
+                ..Default::default()
+            };
+            self.reader = Some(answered(self.stream.create_consumer(config)).await?);
+        }
+        let Some(reader) = &self.reader else { return Ok(Vec::new()) };
+        collect(reader, BATCH).await
+    }
+
+    /// The whole deltas of one member that the stream still has, each with the number of its last message.
+    pub async fn history(&self, subject: &str) -> Result<Vec<(u64, Vec<u8>)>, Failure> {
+        let config = pull::Config {
+            filter_subject: subject.into(),
+            ack_policy: AckPolicy::None,
+            inactive_threshold: Duration::from_secs(60),
+            ..Default::default()
+        };
+        let reader = answered(self.stream.create_consumer(config)).await?;
+        let (mut whole, mut bytes) = (Vec::new(), Vec::new());
+        loop {
+            let messages = collect(&reader, BATCH).await?;
+            if messages.is_empty() {
+                return Ok(whole);
+            }
+            for (sequence, message) in messages {
+                let part =
+                    message.headers.as_ref().and_then(|h| h.get(PARTS)).map(|v| v.as_str().to_string());
+                let Some((part, parts)) = part.as_deref().and_then(|text| text.split_once('/')) else {
+                    continue;
+                };
+                if part == "0" {
+                    bytes.clear();
+                }
+                bytes.extend_from_slice(&message.payload);
+                if part.parse::<usize>().map(|part| part + 1).ok() == parts.parse().ok() {
+                    whole.push((sequence, std::mem::take(&mut bytes)));
+                }
+            }
+        }
+    }
+
+    /// The number of the last message of a subject.
+    pub async fn last_of(&self, subject: &str) -> Result<Option<u64>, Failure> {
+        let asked = tokio::time::timeout(ANSWER, self.stream.get_last_raw_message_by_subject(subject)).await;
+        match asked.map_err(|_| "the broker does not answer".to_string())? {
+            Ok(message) => Ok(Some(message.sequence)),
+            Err(_) => Ok(None),
+        }
+    }
+
+    pub async fn object_names(&self) -> Result<Vec<String>, Failure> {
+        let list = answered(self.objects.list()).await?;
+        let infos: Vec<_> = answered(list.try_collect::<Vec<_>>()).await?;
+        let names = infos.into_iter().map(|info| info.name).filter(|name| !name.starts_with("drop-"));
+        Ok(names.collect())
+    }
+
+    pub async fn object(&self, name: &str) -> Result<Option<Vec<u8>>, Failure> {
+        let found = tokio::time::timeout(ANSWER, self.objects.get(name)).await;
+        let Ok(mut object) = found.map_err(|_| "the broker does not answer".to_string())? else {
+            return Ok(None);
+        };
+        let mut bytes = Vec::new();
+        answered(object.read_to_end(&mut bytes)).await?;
+        Ok(Some(bytes))
+    }
+
+    pub async fn put(&self, name: &str, bytes: &[u8]) -> Result<(), Failure> {
+        let mut reader = bytes;
+        answered(self.objects.put(name, &mut reader)).await.map(|_| ())
+    }
+}
+
+async fn collect(
+    reader: &jetstream::consumer::Consumer<pull::Config>,
+    most: usize,
+) -> Result<Vec<(u64, async_nats::Message)>, Failure> {
+    let mut batch = answered(reader.fetch().max_messages(most).messages()).await?;
+    let mut found = Vec::new();
+    while let Some(message) = tokio::time::timeout(ANSWER, batch.next())
+        .await
+        .map_err(|_| "the broker does not answer".to_string())?
+    {
+        let message = message.map_err(|e| e.to_string())?;
+        let sequence = message.info().map_err(|e| e.to_string())?.stream_sequence;
+        found.push((sequence, message.message));
+    }
+    Ok(found)
+}
+
+/// Publishes a message, and waits until the broker has it. Gives its number.
+pub async fn confirmed(link: &Link, subject: &str, message: PublishMessage) -> Result<u64, Failure> {
+    let sent = answered(link.context.send_publish(subject.to_string(), message)).await?;
+    Ok(answered(sent.into_future()).await?.sequence)
+}
+
+/// What the broker says, within its time.
+pub async fn answered<T, E: std::fmt::Display>(
+    asked: impl Future<Output = Result<T, E>>,
+) -> Result<T, Failure> {
+    match tokio::time::timeout(ANSWER, asked).await {
+        Ok(answer) => answer.map_err(|e| e.to_string()),
+        Err(_) => Err("the broker does not answer".into()),
+    }
+}
+
+pub async fn connect(group: &str, settings: &ShareSettings) -> Result<Link, Failure> {
+    let Some(url) = &settings.url else { return Err("no broker is set".into()) };
+    let mut options = async_nats::ConnectOptions::new().name("ultta").connection_timeout(ANSWER);
+    if let Some(token) = &settings.token {
+        options = options.token(token.clone());
+    }
+    if let (Some(user), Some(password)) = (&settings.user, &settings.password) {
+        options = options.user_and_password(user.clone(), password.clone());
+    }
+    if let Some(seed) = &settings.nkey {
+        options = options.nkey(seed.clone());
+    }
+    if let Some(path) = &settings.credentials {
+        let read = options.credentials_file(path).await;
+        options = read.map_err(|e| format!("the credentials file cannot be used: {}", e.kind()))?;
+    }
+    if let Some(ca) = &settings.tls_ca {
+        options = options.add_root_certificates(ca.clone()).require_tls(true);
+    }
+    if let (Some(cert), Some(key)) = (&settings.tls_cert, &settings.tls_key) {
+        options = options.add_client_certificate(cert.clone(), key.clone());
+    }
+    let client = answered(options.connect(url.as_str())).await.map_err(|reason| settings.hide(&reason))?;
+    let mut context = jetstream::new(client.clone());
+    context.set_timeout(ANSWER);
+    let name = format!("ULTTA_{group}");
+    let config = stream::Config {
+        name: name.clone(),
+        subjects: vec![format!("ultta.{group}.*")],
+        duplicate_window: DUPLICATES,
+        max_bytes: settings.max_bytes,
+        ..Default::default()
+    };
+    let stream = answered(context.get_or_create_stream(config)).await?;
+    let objects = match answered(context.get_object_store(&name)).await {
+        Ok(objects) => objects,
+        Err(_) => {
+            let config = object_store::Config { bucket: name, ..Default::default() };
+            answered(context.create_object_store(config)).await?
+        }
+    };
+    let (read, last, partial) = Default::default();
+    Ok(Link { client, context, stream, objects, reader: None, read, last, partial })
+}
+
+/// The subject of a member.
+pub fn subject(group: &str, member: &str) -> String {
+    format!("ultta.{group}.{}", token(member))
+}
+
+/// A member's name as one token of a subject, and as the name of an object.
+pub fn token(member: &str) -> String {
+    let mut token = String::new();
+    for byte in member.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => token.push(byte as char),
+            _ => token += &format!("={byte:02x}"),
+        }
+    }
+    token
+}
