@@ -4,7 +4,7 @@
 use super::emission::sum_exp;
 use super::lump::lump_of;
 use super::scene::Scene;
-use super::{Answered, Incoming, UlTta, Work, prior};
+use super::{Answered, Incoming, UlTta, Work};
 use crate::adapter::Answer;
 use crate::kernels::{exp, vectorised};
 use crate::methods::recent::choose_candidates;
@@ -16,7 +16,7 @@ impl UlTta {
         work.log_prior.resize(row.text.len(), 0.0);
         self.sharpened(row, work, |row, sharp, work| {
             self.prior.log_ratios(sharp.weights, &mut work.prior, &mut work.log_prior);
-            if self.seen < prior::WARM_UP {
+            if self.seen < self.prior_warm_up() {
                 self.prior.at_start(&mut work.prior.mix, &mut work.log_prior);
             }
             self.answer_under(row, sharp, work, scores)

@@ -3,12 +3,23 @@
 
 use super::experts::SMALL;
 use super::kept::{Counted, largest};
-use super::prior::PriorWork;
+use super::prior::{PriorWork, WARM_UP};
 use super::scene::moments;
 use super::{Answered, Incoming, UlTta, Work};
 use crate::adapter::Batch;
 
+/// A restart is *hasty* if it comes before this many samples since the last one. After each hasty restart in a row the
+/// prior's warm-up is four times as long, at most this many times: on a stream that keeps changing its look a prior is
+/// out of date as soon as it is learnt.
+const LASTING: u64 = 4096;
+const MOST_HASTY: u64 = 4;
+
 impl UlTta {
+    /// Samples before the prior enters the answers.
+    pub(super) fn prior_warm_up(&self) -> u64 {
+        WARM_UP << (2 * self.hasty.min(MOST_HASTY))
+    }
+
     /// Whether a row is a near-copy of the scene at hand.
     fn is_copy(&self, row: Incoming<'_>) -> bool {
         self.config.scenes && self.scene.holds(row.z, row.text)
@@ -24,7 +35,6 @@ impl UlTta {
         if self.watch.after(moments(row.text), self.config.advanced.restart_at).1 {
             let mut fresh = Self::new(&self.config, &self.head);
             fresh.corrections.clone_from(&self.corrections);
-            fresh.prior.background.clone_from(&self.prior.background);
             let answered = fresh.answer_corrected(row, work, scores);
             let admitted = fresh.admits(&answered.summary);
             return (answered, admitted);
@@ -65,7 +75,7 @@ impl UlTta {
     /// Forgets what was learnt, because the stream has changed. Earlier rows can still be labelled.
     fn restart(&mut self, work: &mut Work) {
         let mut fresh = Self::new(&self.config, &self.head);
-        fresh.prior.keep_head(&mut self.prior);
+        fresh.prior.keep_neighbours(&mut self.prior);
         std::mem::swap(&mut fresh.recent, &mut self.recent);
         std::mem::swap(&mut fresh.scene, &mut self.scene);
         fresh.recent.retire();
@@ -73,6 +83,7 @@ impl UlTta {
         fresh.keep_labels(self);
         fresh.shared = self.shared.take();
         fresh.restarts = self.restarts + 1;
+        fresh.hasty = if self.seen < LASTING { (self.hasty + 1).min(MOST_HASTY) } else { 1 };
         fresh.updated_at = self.updated_at;
         *self = fresh;
         work.prior = PriorWork::default();

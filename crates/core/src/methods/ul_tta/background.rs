@@ -15,7 +15,8 @@
 //! The *bias* of the head is the standard deviation of log lift over the classes: 0 for a head that favours no class,
 //! 0.3 to 0.8 for usual heads, above 1 for heads with poor prompts.
 //!
-//! All of it belongs to the head more than to the stream. It forgets slowly, and a restart keeps it.
+//! All of it belongs to the head more than to the stream: it forgets slowly. A restart begins it anew, because the rows
+//! before may have been garbage.
 
 use super::config::DefaultConfig;
 use super::experts::{Expert, Shares};

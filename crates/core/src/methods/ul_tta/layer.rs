@@ -1,7 +1,7 @@
 //! The default method as it answers now, as one linear layer: everything that is added to the frozen logits is linear
 //! in z. Image scores count for candidates only; the layer has them for all classes.
 
-use super::prior::{PriorWork, WARM_UP};
+use super::prior::PriorWork;
 use super::{Evidence, UlTta};
 use crate::Layer;
 
@@ -20,7 +20,7 @@ impl UlTta {
         // The mixture of the experts is the same whatever the sample.
         let (mut work, mut log_prior) = (PriorWork::default(), vec![0.0; classes]);
         self.prior.log_ratios(&vec![1.0; classes], &mut work, &mut log_prior);
-        if self.seen < WARM_UP {
+        if self.seen < self.prior_warm_up() {
             self.prior.at_start(&mut work.mix, &mut log_prior);
         }
         layer.bias.iter_mut().zip(&log_prior).for_each(|(b, p)| *b += p);

@@ -42,7 +42,7 @@
 //! costs: −log p ≤ log(C / ε).
 //!
 //! *Warm-up.* The evidence: the first samples (`gate.warm_up`) move mean and covariance but no class. The prior: it
-//! learns from the first sample on, and enters the answers after 16 samples. The temperatures: from the first update on.
+//! learns from the first sample on, and enters the answers after 16 samples, later after restarts that follow one another closely. The temperatures: from the first update on.
 //!
 //! It takes its three levers (prototypes, prior, temperature) from B. Kim, *Ultra-Light Test-Time Adaptation for
 //! Vision–Language Models*; how each learns is different. The paper keeps no covariance; here the evidence keeps the
@@ -118,8 +118,9 @@ pub struct UlTta {
     sharpness: Sharpness,
     kept: Kept,
     corrections: Corrections,
-    /// How often it began anew because the stream had changed.
+    /// How often it began anew because the stream had changed, and how often in a row hastily.
     restarts: u64,
+    hasty: u64,
     /// Samples that could teach, and samples that the gate admitted.
     seen: u64,
     admitted: u64,
@@ -241,6 +242,7 @@ impl UlTta {
             kept: Kept::new(config.feedback.correctable, dim),
             corrections: Corrections::default(),
             restarts: 0,
+            hasty: 0,
             seen: 0,
             admitted: 0,
             since_update: 0,

@@ -147,10 +147,9 @@ impl Prior {
         log_prior.iter_mut().zip(&self.base).for_each(|(o, b)| *o = b.ln());
     }
 
-    /// Takes over what belongs to the head: its neighbours and its background.
-    pub(super) fn keep_head(&mut self, other: &mut Self) {
+    /// Takes over what depends on the head alone.
+    pub(super) fn keep_neighbours(&mut self, other: &mut Self) {
         std::mem::swap(&mut self.neighbours, &mut other.neighbours);
-        self.background.clone_from(&other.background);
     }
 
     /// Writes log(C π_c) for the coming sample, and C π_c to `work.mix`. `text` is exp(frozen logit − best).

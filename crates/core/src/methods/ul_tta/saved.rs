@@ -43,7 +43,7 @@ impl UlTta {
         state.put("local.calibration", &[matched, label_free, tau]);
         state.put("local.movement", &[self.movement.0, self.movement.1]);
         state.put("local.updated_at", &self.updated_at.map_or(vec![], |t| vec![t]));
-        state.put("local.since", &[self.since_update, judged, self.restarts]);
+        state.put("local.since", &[self.since_update, judged, self.restarts, self.hasty]);
         state
     }
 
@@ -110,7 +110,7 @@ impl UlTta {
         let records = state.get_n::<f64>("local.image.records", 4)?;
         let records = [[records[0], records[1]], [records[2], records[3]]];
         let judged;
-        [self.since_update, judged, self.restarts] = state.counts("local.since")?;
+        [self.since_update, judged, self.restarts, self.hasty] = state.counts("local.since")?;
         self.image = ImageBranch { scale, grown, judged, records };
         let &[matched, label_free, tau] = state.get::<f64>("local.calibration")? else {
             return Err(Error::state("local.calibration: expected 3 values"));
