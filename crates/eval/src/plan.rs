@@ -359,7 +359,7 @@ mod tests {
         let found = crate::report::read(&plan.out).unwrap();
         assert!(found.runs.is_empty() && found.refused.len() == outcome.refused.len());
         assert!(found.refused.iter().all(|refused| outcome.refused.contains(refused)), "{:?}", found.refused);
-        // The limit lets one method finish; the table says why the other has no figure.
+        // Without a limit one method is run again and finishes; the table says why the other has no figure.
         plan.patience = None;
         plan.methods.truncate(1);
         plan.run(&()).unwrap();
