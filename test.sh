@@ -7,7 +7,7 @@
 set -euo pipefail
 cd "$(dirname "$0")"
 export CARGO_INCREMENTAL=0
-all=(--workspace --features gradient,nats)
+all=(--workspace --features gradient)
 
 cargo fmt --all --check
 cargo clippy "${all[@]}" --all-targets -- -D warnings
