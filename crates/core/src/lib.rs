@@ -37,6 +37,7 @@ mod alarm;
 mod blocks;
 mod config;
 mod delta;
+mod drift;
 mod error;
 mod estimate;
 mod explain;

@@ -320,3 +320,52 @@ fn shuffled_packs_raise_no_more_alarms_than_promised() {
     println!("{raised} alarms in {scenes} scenes");
     assert!(raised as f64 <= 1.0 + scenes as f64 / 100_000.0, "{raised} in {scenes} scenes");
 }
+
+/// Top-1 of three members with a third of the rows each, that share after every 30 rows or not at all; and of one machine that
+/// sees everything in the same order. Means over two shuffles.
+fn three_members(pack: &Pack) -> [f64; 3] {
+    let config = Config::default();
+    let mut right = [0.0; 3];
+    for seed in 0..2 {
+        let rows = order(pack, Order::Shuffled, seed);
+        let mut one = Session::new(pack.head.clone(), &config).unwrap();
+        right[2] += play(&mut one, pack, &rows).0.top1[1] / 2.0;
+        for share in [false, true] {
+            let mut members: Vec<Session> =
+                (0..3).map(|_| Session::new(pack.head.clone(), &config).unwrap()).collect();
+            if share {
+                members.iter_mut().zip(["a", "b", "c"]).for_each(|(member, name)| member.join(name).unwrap());
+            }
+            let mut answered = 0.0;
+            for part in rows.chunks(90) {
+                let mut deltas = Vec::new();
+                for (who, member) in members.iter_mut().enumerate() {
+                    let own: Vec<usize> = part.iter().skip(who).step_by(3).copied().collect();
+                    if own.is_empty() {
+                        continue;
+                    }
+                    answered += play(member, pack, &own).0.top1[1] * own.len() as f64;
+                    if share {
+                        deltas.extend(member.cut().unwrap());
+                    }
+                }
+                for member in &mut members {
+                    deltas.iter().for_each(|delta| drop(member.take(delta).unwrap()));
+                }
+            }
+            right[usize::from(share)] += answered / rows.len() as f64 / 2.0;
+        }
+    }
+    right
+}
+
+#[test]
+#[cfg_attr(not(shared_data), ignore = "needs ../shared/data")]
+fn members_that_share_answer_like_one_machine() {
+    for name in ["imagenet6k", "ucf101-exemplar", "pets24"] {
+        let [alone, shared, one] = three_members(pack(name));
+        println!("{name}: alone {alone:.2}, shared {shared:.2}, one machine {one:.2}");
+        assert!(shared >= one - 0.3, "{name}: shared {shared:.2}, one machine {one:.2}");
+        assert!(shared > alone, "{name}: shared {shared:.2}, alone {alone:.2}");
+    }
+}

@@ -239,7 +239,8 @@ impl Broker {
         sequence: u64,
         message: &async_nats::Message,
     ) -> Result<(), Failure> {
-        let header = |name: &str| message.headers.as_ref()?.get(name).map(|value| value.as_str().to_string());
+        let header =
+            |name: &'static str| message.headers.as_ref()?.get(name).map(|value| value.as_str().to_string());
         if let Some(object) = header(DROPS) {
             return self.hear_drop(link, members, sequence, &object).await;
         }

@@ -10,6 +10,7 @@ use crate::problem::Problem;
 #[derive(Clone, Debug)]
 pub struct Standing {
     pub membership: Membership,
+    #[cfg_attr(not(feature = "nats"), allow(dead_code))]
     pub position: u64,
 }
 

@@ -14,6 +14,15 @@ use serde_json::{Value, json};
 use ultta::{Delta, Features, Session};
 use ultta_server::{ServerConfig, ShareSettings};
 
+/// Waits until something holds: longer than other tests do, because several programs must get their turn.
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let started = std::time::Instant::now();
+    while !holds() {
+        assert!(started.elapsed().as_secs() < 120, "never: {what}");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+}
+
 fn program() -> &'static Path {
     static FOUND: OnceLock<PathBuf> = OnceLock::new();
     FOUND.get_or_init(|| {
