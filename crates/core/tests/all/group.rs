@@ -43,7 +43,9 @@ fn history(world: &World, config: &Config, seed: u64) -> (Vec<Session>, Vec<Delt
         }
         if rng.below(3) == 0 {
             let upto = heard[who] + rng.below(cut.len() + 1 - heard[who]);
-            cut[heard[who]..upto].iter().for_each(|delta| drop(members[who].take(delta).unwrap()));
+            cut[heard[who]..upto].iter().for_each(|delta| {
+                members[who].take(delta).unwrap();
+            });
             heard[who] = upto;
         }
     }
@@ -51,7 +53,9 @@ fn history(world: &World, config: &Config, seed: u64) -> (Vec<Session>, Vec<Delt
         cut.extend(members[who].cut().unwrap());
     }
     for who in 0..3 {
-        cut[heard[who]..].iter().for_each(|delta| drop(members[who].take(delta).unwrap()));
+        cut[heard[who]..].iter().for_each(|delta| {
+            members[who].take(delta).unwrap();
+        });
     }
     (members, cut)
 }
@@ -187,7 +191,9 @@ fn a_saved_member_goes_on_bit_for_bit() {
             let mut given = Vec::new();
             for (i, start) in (0..800).step_by(40).enumerate() {
                 stream.play(&mut session, start..start + 40, 40);
-                deltas.iter().skip(2 * i).take(2).for_each(|delta| drop(session.take(delta).unwrap()));
+                deltas.iter().skip(2 * i).take(2).for_each(|delta| {
+                    session.take(delta).unwrap();
+                });
                 if i % 3 == 2 {
                     given.extend(session.cut().unwrap());
                 }
@@ -254,7 +260,9 @@ fn what_a_member_gave_can_be_taken_out_everywhere() {
     }
     // As if it had only counted, and taught nothing.
     let mut clean = member(&world, &config, "clean");
-    deltas.iter().filter(|d| d.member() != "b").for_each(|d| drop(clean.take(d).unwrap()));
+    deltas.iter().filter(|d| d.member() != "b").for_each(|d| {
+        clean.take(d).unwrap();
+    });
     let fade =
         0.5f64.powf((members[0].membership().unwrap().clock - clean.membership().unwrap().clock) / 150.0);
     let expected: Vec<f64> = values(&clean.group_total().unwrap()).iter().map(|v| v * fade).collect();
@@ -419,7 +427,9 @@ fn members_teach_each_other() {
             deltas.extend(members[who].cut().unwrap());
         }
         for session in &mut members {
-            deltas.iter().for_each(|delta| drop(session.take(delta).unwrap()));
+            deltas.iter().for_each(|delta| {
+                session.take(delta).unwrap();
+            });
         }
     }
     let whole = accuracy(&world, &all, None);

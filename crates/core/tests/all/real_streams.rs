@@ -350,7 +350,9 @@ fn three_members(pack: &Pack) -> [f64; 3] {
                     }
                 }
                 for member in &mut members {
-                    deltas.iter().for_each(|delta| drop(member.take(delta).unwrap()));
+                    deltas.iter().for_each(|delta| {
+                        member.take(delta).unwrap();
+                    });
                 }
             }
             right[usize::from(share)] += answered / rows.len() as f64 / 2.0;
