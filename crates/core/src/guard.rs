@@ -205,7 +205,8 @@ impl Guard {
             self.seen.iter().fold((0.0, 0.0), |(s, f), x| (s + x.support as f64, f + x.frozen as f64));
         let unsupported = support < self.config.support * frozen;
         let harmful = !corrected && self.is_harmful();
-        if !(concentrated && unsupported) && !harmful {
+        let collapsed = concentrated && unsupported;
+        if !collapsed && !harmful {
             if self.standing == Standing::Restored && self.since_restore >= self.config.patience {
                 self.standing = Standing::Healthy;
             }
@@ -380,7 +381,7 @@ mod tests {
     #[test]
     fn contradictions_of_a_confident_frozen_model_are_harm() {
         // Every second answer is another class than the frozen model's. No class is favoured.
-        let contradict = |i: u32| if i % 2 == 0 { i % 16 } else { (i + 5) % 16 };
+        let contradict = |i: u32| if i.is_multiple_of(2) { i % 16 } else { (i + 5) % 16 };
         let mut guard = guard();
         fill_under(&mut guard, contradict, 0.3, 0.6);
         assert_eq!(guard.check(false), Verdict::Fine, "the frozen model is not sure");
@@ -392,7 +393,7 @@ mod tests {
             "it is sure, and half of its answers are contradicted"
         );
         let mut guard = self::guard();
-        let rarely = |i: u32| if i % 16 == 0 { 1 } else { i % 16 };
+        let rarely = |i: u32| if i.is_multiple_of(16) { 1 } else { i % 16 };
         fill_under(&mut guard, rarely, 0.9, 0.97);
         assert_eq!(guard.check(false), Verdict::Healthy, "as often as it may be wrong");
     }

@@ -287,7 +287,7 @@ impl Common {
 
 /// How the members of a group reach each other.
 enum Exchange {
-    Local(local::Local),
+    Local(Box<local::Local>),
     #[cfg(feature = "nats")]
     Nats(Box<nats::Broker>),
 }
@@ -298,7 +298,7 @@ impl Exchange {
         if settings.url.is_some() {
             return Self::Nats(Box::new(nats::Broker::new(Common::new(group, "nats", settings, clock))));
         }
-        Self::Local(local::Local::new(Common::new(group, "server", settings, clock)))
+        Self::Local(Box::new(local::Local::new(Common::new(group, "server", settings, clock))))
     }
 
     async fn round(&mut self, members: &[Member]) -> GroupView {
