@@ -57,12 +57,14 @@ fn a_label_for_a_saved_state_counts_and_can_be_taken_back() {
     let (head, state) = (folder.arg("head.safetensors"), folder.arg("state.safetensors"));
     let of_state = ["--head", &head, "--state", &state];
     let correct = |more: &[&str]| ultta(&[&["correct"][..], &of_state, more].concat());
-    let explain = || ultta(&[&["explain"][..], &of_state, &["--id", "299", "--json"]].concat()).success().json();
+    let explain =
+        || ultta(&[&["explain"][..], &of_state, &["--id", "299", "--json"]].concat()).success().json();
     let before = explain();
     let wanted = (before["row"]["label"].as_u64().unwrap() + 1) % 4;
     let as_it_was = folder.bytes("state.safetensors");
 
-    let told = correct(&[&format!("299={wanted}"), "--json", "--out", &folder.arg("other.safetensors")]).success();
+    let told =
+        correct(&[&format!("299={wanted}"), "--json", "--out", &folder.arg("other.safetensors")]).success();
     assert_eq!(told.json()["corrections"][0]["label"], wanted);
     assert_eq!(folder.bytes("state.safetensors"), as_it_was, "--out leaves the state alone");
     correct(&[&format!("299={wanted}")]).success();
