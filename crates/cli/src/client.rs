@@ -17,8 +17,9 @@ use ultta::Error;
 use ultta_formats::shown;
 use ultta_server::body::from_file;
 
+use crate::correct::{self, Typed};
 use crate::failure::usage;
-use crate::output;
+use crate::{explain, output, suggest};
 
 /// Ask a running service (`ultta serve`)
 #[derive(clap::Args, Debug)]
@@ -48,6 +49,9 @@ Examples:
   ultta client classify features.npy --top 3
   encoder | ultta client classify - | consumer
   ultta client feedback 17=cat 18=dog
+  ultta client suggest --k 20
+  ultta client explain 17
+  ultta client correct 17=cat --withdraw 18
   ultta client snapshot --label before-the-holidays
   ultta client rollback before-the-holidays
   ultta client create --head head.safetensors --stream cam-2 --preset paper
@@ -108,6 +112,38 @@ enum Command {
         /// Generation of the samples, as their answers had it; needed after a reset, a return to a snapshot or a merge
         #[arg(long, value_name = "N")]
         generation: Option<u64>,
+    },
+    /// Give labels of earlier samples that count at once, or take them back
+    Correct {
+        /// ID=LABEL, the label by index or name
+        #[arg(required_unless_present = "withdraw", value_name = "ID=LABEL")]
+        labels: Vec<String>,
+        /// Take the label of a sample back; several times for several
+        #[arg(long, value_name = "ID")]
+        withdraw: Vec<u64>,
+        /// Generation of the samples, as their answers had it; needed after a reset, a return to a snapshot or a merge
+        #[arg(long, value_name = "N")]
+        generation: Option<u64>,
+    },
+    /// Say why an earlier sample is answered as it is
+    Explain {
+        /// The sample's id
+        id: u64,
+        /// Classes shown
+        #[arg(long, value_name = "K", default_value_t = 5)]
+        best: u32,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// List the samples whose labels would help most
+    Suggest {
+        /// How many
+        #[arg(long, value_name = "N", default_value_t = 20)]
+        k: u32,
+        /// As JSON lines
+        #[arg(long)]
+        json: bool,
     },
     /// Keep the state under a label
     Snapshot {
@@ -217,13 +253,28 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         }
         Command::Feedback { labels, generation } => {
             let labels = labels.iter().map(|text| label(text)).collect::<anyhow::Result<Vec<_>>>()?;
-            let answer = client
-                .post(&format!("{stream}/feedback"), &json!({"labels": labels, "generation": generation}))?;
-            print(&answer);
-            let outcomes = answer["outcomes"].as_array();
-            if outcomes.into_iter().flatten().any(|outcome| outcome["outcome"] == "refused") {
-                return Ok(ExitCode::FAILURE);
+            return hand_over(&client, &format!("{stream}/feedback"), labels, *generation);
+        }
+        Command::Correct { labels, withdraw, generation } => {
+            let given = labels.iter().map(|text| label(text));
+            let taken = withdraw.iter().map(|id| Ok(json!({"id": id, "withdraw": true})));
+            let labels = given.chain(taken).collect::<anyhow::Result<Vec<_>>>()?;
+            return hand_over(&client, &format!("{stream}/correct"), labels, *generation);
+        }
+        Command::Explain { id, best, json } => {
+            let told = client.post(&format!("{stream}/explain"), &json!({"id": id, "best": best}))?;
+            if *json {
+                print(&told)
+            } else {
+                let told: explain::Told =
+                    serde_json::from_value(told).context("the service's explanation")?;
+                told.print(&mut stdout())?
             }
+        }
+        Command::Suggest { k, json } => {
+            let told = client.get(&format!("{stream}/suggest?k={k}"))?;
+            let list = serde_json::from_value(told["suggestions"].clone()).context("the service's list")?;
+            suggest::print(&mut stdout(), list, *json)?
         }
         Command::Snapshot { label } => {
             print(&client.post(&format!("{stream}/snapshots"), &json!({"label": label}))?)
@@ -272,6 +323,19 @@ fn answer(
     } else {
         classify_file(client, &path, file, normalize)
     }
+}
+
+/// Sends labels, and prints what became of each.
+fn hand_over(
+    client: &Client,
+    path: &str,
+    labels: Vec<Value>,
+    generation: Option<u64>,
+) -> anyhow::Result<ExitCode> {
+    let answer = client.post(path, &json!({"labels": labels, "generation": generation}))?;
+    print(&answer);
+    let refused = answer["outcomes"].as_array().into_iter().flatten().any(|o| o["outcome"] == "refused");
+    Ok(if refused { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// Adds a method and a preset to a request, where they are given.
@@ -370,14 +434,10 @@ fn classify_file(client: &Client, path: &str, file: &PathBuf, normalize: bool) -
 }
 
 fn label(text: &str) -> anyhow::Result<Value> {
-    let parsed =
-        text.split_once('=').and_then(|(id, label)| Some((id.trim().parse::<u64>().ok()?, label.trim())));
-    let Some((id, label)) = parsed.filter(|(_, label)| !label.is_empty()) else {
-        return usage(format!("{text:?}: expected ID=LABEL, such as 17=cat"));
-    };
-    Ok(match label.parse::<usize>() {
-        Ok(number) => json!({"id": id, "label": number}),
-        Err(_) => json!({"id": id, "class": label}),
+    let (id, label) = correct::parse(text)?;
+    Ok(match label {
+        Typed::Index(number) => json!({"id": id, "label": number}),
+        Typed::Name(class) => json!({"id": id, "class": class}),
     })
 }
 

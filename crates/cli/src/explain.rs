@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
+use serde::Deserialize;
 use serde_json::json;
 use ultta::{Explanation, Head, Input, Session, State};
 use ultta_eval::pack::Pack;
@@ -86,7 +87,7 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     if args.json {
         writeln!(out, "{}", as_json(&explanation, session.head()))?;
     } else {
-        print(&mut out, &explanation, session.head())?;
+        Told::new(&explanation, session.head()).print(&mut out)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -106,44 +107,108 @@ fn as_json(explanation: &Explanation, head: &Head) -> serde_json::Value {
     value
 }
 
-fn print(out: &mut impl Write, explanation: &Explanation, head: &Head) -> std::io::Result<()> {
-    let name = |label: usize| shown(&head.classes()[label]);
-    let row = &explanation.row;
-    let answer = format!("{} ({:.1} %)", name(row.label), 100.0 * row.prob);
-    let frozen = format!("{} ({:.1} %)", name(row.zero_shot.label), 100.0 * row.zero_shot.prob);
-    match explanation.flipped_by {
-        Some(lever) => writeln!(out, "{answer}; zero-shot says {frozen}; flipped by the {}", lever.name())?,
-        None => writeln!(out, "{answer}; zero-shot says the same ({:.1} %)", 100.0 * row.zero_shot.prob)?,
-    }
-    writeln!(out)?;
-    let width = explanation.classes.iter().map(|c| name(c.label).chars().count()).max().unwrap_or(0).max(5);
-    write!(out, "{:width$}", "class")?;
-    for lever in &explanation.levers {
-        write!(out, "  {:>9}", lever.name())?;
-    }
-    writeln!(out, "  {:>9}  {:>6}", "= logit", "prob")?;
-    // Bars show how far each class is ahead of the last one shown.
-    let lowest = explanation.classes.iter().map(|c| c.logit).fold(f32::INFINITY, f32::min);
-    let highest = explanation.classes.iter().map(|c| c.logit).fold(f32::NEG_INFINITY, f32::max);
-    for class in &explanation.classes {
-        let own = name(class.label);
-        write!(out, "{own}{}", " ".repeat(width - own.chars().count()))?;
-        for nats in &class.nats {
-            write!(out, "  {nats:>9.2}")?;
-        }
-        let share = (class.logit - lowest) / (highest - lowest).max(1e-6);
-        let bar = "█".repeat((share * BAR as f32).round() as usize);
-        writeln!(out, "  {:>9.2}  {:>5.1}%  {bar}", class.logit, 100.0 * class.prob)?;
-    }
-    if !explanation.similar.is_empty() {
-        writeln!(out, "\nmost similar earlier scenes")?;
-    }
-    for similar in &explanation.similar {
-        let label = match similar.corrected {
-            Some(label) => format!("labelled {}", name(label)),
-            None => format!("answered {}", name(similar.label)),
+/// What is printed of an explanation; also what a service tells.
+#[derive(Deserialize)]
+pub struct Told {
+    class: String,
+    prob: f32,
+    zero_shot_class: String,
+    zero_shot_prob: f32,
+    flipped_by: Option<String>,
+    corrected: Option<String>,
+    levers: Vec<String>,
+    classes: Vec<ToldClass>,
+    similar: Vec<ToldScene>,
+}
+
+#[derive(Deserialize)]
+struct ToldClass {
+    class: String,
+    logit: f32,
+    prob: f32,
+    nats: Vec<f32>,
+}
+
+#[derive(Deserialize)]
+struct ToldScene {
+    id: u64,
+    cosine: f32,
+    class: String,
+    corrected: Option<String>,
+}
+
+impl Told {
+    fn new(explanation: &Explanation, head: &Head) -> Self {
+        let name = |label: usize| head.classes()[label].clone();
+        let row = &explanation.row;
+        let class = |c: &ultta::ExplainedClass| ToldClass {
+            class: name(c.label),
+            logit: c.logit,
+            prob: c.prob,
+            nats: c.nats.clone(),
         };
-        writeln!(out, "  sample {:<8} cosine {:.3}  {label}", similar.id, similar.cosine)?;
+        let scene = |s: &ultta::Similar| ToldScene {
+            id: s.id,
+            cosine: s.cosine,
+            class: name(s.label),
+            corrected: s.corrected.map(name),
+        };
+        Self {
+            class: name(row.label),
+            prob: row.prob,
+            zero_shot_class: name(row.zero_shot.label),
+            zero_shot_prob: row.zero_shot.prob,
+            flipped_by: explanation.flipped_by.map(|lever| lever.name().to_string()),
+            corrected: explanation.corrected.map(name),
+            levers: explanation.levers.iter().map(|lever| lever.name().to_string()).collect(),
+            classes: explanation.classes.iter().map(class).collect(),
+            similar: explanation.similar.iter().map(scene).collect(),
+        }
     }
-    Ok(())
+
+    pub fn print(&self, out: &mut impl Write) -> std::io::Result<()> {
+        let answer = format!("{} ({:.1} %)", shown(&self.class), 100.0 * self.prob);
+        let frozen = 100.0 * self.zero_shot_prob;
+        match &self.flipped_by {
+            Some(lever) => {
+                let other = shown(&self.zero_shot_class);
+                writeln!(out, "{answer}; zero-shot says {other} ({frozen:.1} %); flipped by the {lever}")?
+            }
+            None => writeln!(out, "{answer}; zero-shot says the same ({frozen:.1} %)")?,
+        }
+        if let Some(label) = &self.corrected {
+            writeln!(out, "labelled {}", shown(label))?;
+        }
+        writeln!(out)?;
+        let names: Vec<String> = self.classes.iter().map(|c| shown(&c.class).to_string()).collect();
+        let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max(5);
+        write!(out, "{:width$}", "class")?;
+        for lever in &self.levers {
+            write!(out, "  {lever:>9}")?;
+        }
+        writeln!(out, "  {:>9}  {:>6}", "= logit", "prob")?;
+        // Bars show how far each class is ahead of the last one shown.
+        let lowest = self.classes.iter().map(|c| c.logit).fold(f32::INFINITY, f32::min);
+        let highest = self.classes.iter().map(|c| c.logit).fold(f32::NEG_INFINITY, f32::max);
+        for (class, own) in self.classes.iter().zip(&names) {
+            write!(out, "{own}{}", " ".repeat(width - own.chars().count()))?;
+            for nats in &class.nats {
+                write!(out, "  {nats:>9.2}")?;
+            }
+            let share = (class.logit - lowest) / (highest - lowest).max(1e-6);
+            let bar = "█".repeat((share * BAR as f32).round() as usize);
+            writeln!(out, "  {:>9.2}  {:>5.1}%  {bar}", class.logit, 100.0 * class.prob)?;
+        }
+        if !self.similar.is_empty() {
+            writeln!(out, "\nmost similar earlier scenes")?;
+        }
+        for scene in &self.similar {
+            let label = match &scene.corrected {
+                Some(label) => format!("labelled {}", shown(label)),
+                None => format!("answered {}", shown(&scene.class)),
+            };
+            writeln!(out, "  sample {:<8} cosine {:.3}  {label}", scene.id, scene.cosine)?;
+        }
+        Ok(())
+    }
 }

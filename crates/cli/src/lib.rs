@@ -8,6 +8,7 @@ mod classify;
 mod client;
 mod completions;
 mod config;
+mod correct;
 mod demo;
 mod doctor;
 #[cfg(test)]
@@ -88,6 +89,7 @@ enum Command {
     Fleet(fleet::Args),
     Explain(explain::Args),
     Suggest(suggest::Args),
+    Correct(correct::Args),
     Export(export::Args),
     Inspect(inspect::Args),
     Methods(methods::Args),
@@ -118,6 +120,7 @@ pub fn main_from(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Fleet(args) => fleet::main(args),
         Command::Explain(args) => explain::main(args),
         Command::Suggest(args) => suggest::main(args),
+        Command::Correct(args) => correct::main(args),
         Command::Export(args) => export::main(args),
         Command::Inspect(args) => inspect::main(args),
         Command::Methods(args) => methods::main(args),

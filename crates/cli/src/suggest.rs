@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use serde::Deserialize;
-use serde_json::json;
+use serde::{Deserialize, Serialize};
 use ultta::{Session, State, Suggestion, Unlabelled, suggest};
 use ultta_eval::pack::Pack;
 use ultta_formats::shown;
@@ -77,20 +76,37 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         }
         _ => return usage("expected either --answers with --features, or --state with --head"),
     };
-    let mut out = std::io::stdout().lock();
-    if !args.json {
+    let told = suggested.into_iter().map(|Suggestion { id, label, prob, expected_use }| {
+        let class = names.get(label).cloned().unwrap_or_default();
+        Told { id, label, class, prob, expected_use }
+    });
+    print(&mut std::io::stdout().lock(), told.collect(), args.json)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A sample to label, with the name of the class answered; also what a service tells.
+#[derive(Deserialize, Serialize)]
+pub struct Told {
+    id: u64,
+    label: usize,
+    class: String,
+    prob: f32,
+    expected_use: f32,
+}
+
+pub fn print(out: &mut impl Write, list: Vec<Told>, json: bool) -> anyhow::Result<()> {
+    if !json {
         writeln!(out, "{:>10}  {:>6}  {:>6}  answered", "sample", "use", "prob")?;
     }
-    for Suggestion { id, label, prob, expected_use } in suggested {
-        let class = names.get(label).map_or("", String::as_str);
-        if args.json {
-            let line = json!({ "id": id, "label": label, "class": class, "prob": prob, "expected_use": expected_use });
-            writeln!(out, "{line}")?;
+    for told in list {
+        if json {
+            writeln!(out, "{}", serde_json::to_string(&told)?)?;
         } else {
+            let Told { id, expected_use, prob, class, .. } = told;
             writeln!(out, "{id:>10}  {expected_use:>6.1}  {:>5.1}%  {}", 100.0 * prob, shown(&class))?;
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Suggestions from the answers of a run; the ids are rows of the features. Class names come from the answers.

@@ -96,6 +96,8 @@ pub struct Explanation {
     pub classes: Vec<ExplainedClass>,
     /// Where the answer is not the frozen model's: the lever that speaks most for the one against the other.
     pub flipped_by: Option<Lever>,
+    /// The label that was given for the sample, where an earlier one is explained by its id.
+    pub corrected: Option<usize>,
     /// The most similar earlier scenes, the most similar first.
     pub similar: Vec<Similar>,
 }
@@ -161,6 +163,7 @@ impl Session {
             temperature: step.prediction.tau_cal[0],
             classes: shown.into_iter().map(class).collect(),
             flipped_by: flipped_by(&parts, row.label, row.zero_shot.label),
+            corrected: None,
             levers: parts.iter().map(|part| part.lever).collect(),
             similar: self.adapter.similar(input.features.row(0), SIMILAR),
         }
@@ -173,6 +176,8 @@ impl Session {
         let features = Features::normalized(features, self.head.dim())?;
         let mut explanation = self.explain(Input::new(&features), best)?;
         explanation.row.id = id;
+        let given = self.corrections().into_iter().find(|(sample, _)| *sample == first);
+        explanation.corrected = given.map(|(_, label)| label);
         explanation.similar.retain(|similar| similar.id != first);
         Ok(explanation)
     }

@@ -6,7 +6,8 @@
 //! probabilities = (1 − ε) ((1 − w) adapted + w frozen) + ε / C
 //! ```
 //!
-//! b holds the prior. A method that does not mix in the frozen model has w = ε = 0. Where the mixture would prefer
+//! b holds the prior. Of W, b, F and f the mean over the classes is taken off: logits are the session's less their mean on
+//! each row, so the same softmax from smaller numbers, which devices that count in f32 round less. A method that does not mix in the frozen model has w = ε = 0. Where the mixture would prefer
 //! another class to the label, w is lowered on that row, as the session does (`frozen_share` there).
 
 use std::collections::BTreeMap;
@@ -70,7 +71,19 @@ impl Layer {
         }
     }
 
-    /// The logits of a feature row.
+    /// With logits of mean 0 on every row.
+    pub(crate) fn centred(mut self) -> Self {
+        let (classes, dim) = (self.classes.len(), self.dim);
+        for values in [&mut self.weights, &mut self.frozen_weights] {
+            take_mean_off(values, classes, dim);
+        }
+        for values in [&mut self.bias, &mut self.frozen_bias] {
+            take_mean_off(values, classes, 1);
+        }
+        self
+    }
+
+    /// The logits of a feature row; their mean is 0.
     pub fn logits(&self, z: &[f32]) -> Result<Vec<f32>> {
         if z.len() != self.dim {
             return Err(Error::Shape { what: "feature dimension", expected: self.dim, got: z.len() });
@@ -211,6 +224,14 @@ impl Layer {
         m.output("probabilities", Element::Float, &[any, Size::Fixed(c)]);
         m.string("classes", &self.names());
         m.to_bytes("adapted head", concat!("ultta ", env!("CARGO_PKG_VERSION")))
+    }
+}
+
+/// Takes the mean row off all rows.
+fn take_mean_off(values: &mut [f32], rows: usize, columns: usize) {
+    for column in 0..columns {
+        let mean = values.iter().skip(column).step_by(columns).map(|&v| v as f64).sum::<f64>() / rows as f64;
+        values.iter_mut().skip(column).step_by(columns).for_each(|v| *v = (*v as f64 - mean) as f32);
     }
 }
 

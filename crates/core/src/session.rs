@@ -395,9 +395,9 @@ impl Session {
             return Err(Error::NoLayer { reason: reason.into() });
         }
         if self.guard.standing() == Standing::ZeroShot {
-            return Ok(Layer::frozen(&self.head));
+            return Ok(Layer::frozen(&self.head).centred());
         }
-        self.adapter.layer(&self.head).ok_or_else(|| {
+        self.adapter.layer(&self.head).map(Layer::centred).ok_or_else(|| {
             let method = self.adapter.card().name.replace('_', "-");
             Error::NoLayer { reason: format!("the answers of the method {method} are no linear layer") }
         })

@@ -44,6 +44,7 @@ fn as_dict<'py>(py: Python<'py>, explanation: &Explanation, head: &Head) -> PyRe
     dict.set_item("zero_shot_class", name(row.zero_shot.label))?;
     dict.set_item("zero_shot_prob", row.zero_shot.prob)?;
     dict.set_item("flipped_by", explanation.flipped_by.map(|lever| lever.name()))?;
+    dict.set_item("corrected", explanation.corrected.map(name))?;
     let levers: Vec<&str> = explanation.levers.iter().map(|lever| lever.name()).collect();
     let mut classes = Vec::new();
     for class in &explanation.classes {

@@ -48,6 +48,7 @@ def test_a_label_counts_at_once_and_can_be_taken_back(stream: Stream) -> None:
     assert session.corrections == {id: other}
     assert session.predict(row).labels[0] == other
     assert session.explain(row)["flipped_by"] == "labels"
+    assert session.explain(id=id)["corrected"] == stream.head.classes[other]
     assert session.withdraw([id]) == 1 and session.withdraw(id) == 0
     np.testing.assert_allclose(session.predict(row).scores, before.scores, atol=1e-6)
     with pytest.raises(ValueError, match="not a class"):

@@ -1,4 +1,4 @@
-//! `ultta explain` and `ultta suggest`.
+//! `ultta explain`, `ultta suggest` and `ultta correct`.
 
 use serde_json::Value;
 
@@ -48,4 +48,42 @@ fn suggestions_come_from_a_run_and_from_a_state() {
     ultta(&["suggest", "--answers", &folder.arg("bad.jsonl"), "--features", &features])
         .failure(2, &["line 1", "--out"]);
     ultta(&["suggest"]).failure(2, &["--answers"]);
+}
+
+#[test]
+fn a_label_for_a_saved_state_counts_and_can_be_taken_back() {
+    let folder = Folder::new();
+    folder.run(&["--save-state", "%/state.safetensors", "--shuffle", "1"]).success();
+    let (head, state) = (folder.arg("head.safetensors"), folder.arg("state.safetensors"));
+    let of_state = ["--head", &head, "--state", &state];
+    let correct = |more: &[&str]| ultta(&[&["correct"][..], &of_state, more].concat());
+    let explain =
+        || ultta(&[&["explain"][..], &of_state, &["--id", "299", "--json"]].concat()).success().json();
+    let before = explain();
+    let wanted = (before["row"]["label"].as_u64().unwrap() + 1) % 4;
+    let as_it_was = folder.bytes("state.safetensors");
+
+    let told =
+        correct(&[&format!("299={wanted}"), "--json", "--out", &folder.arg("other.safetensors")]).success();
+    assert_eq!(told.json()["corrections"][0]["label"], wanted);
+    assert_eq!(folder.bytes("state.safetensors"), as_it_was, "--out leaves the state alone");
+    correct(&[&format!("299={wanted}")]).success();
+    let after = explain();
+    assert_eq!((&after["row"]["label"], &after["corrected"]), (&wanted.into(), &wanted.into()), "{after}");
+    assert!(after["levers"].as_array().unwrap().contains(&"labels".into()), "{after}");
+
+    correct(&["--withdraw", "299"]).success();
+    let back = explain();
+    assert!(back["corrected"].is_null());
+    let logit = |told: &Value| told["classes"][0]["logit"].as_f64().unwrap();
+    assert!((logit(&back) - logit(&before)).abs() < 1e-4, "{before} {back}");
+
+    let as_it_is = folder.bytes("state.safetensors");
+    correct(&["--withdraw", "299"]).failure(2, &["no label"]);
+    correct(&["298=1", "299=nobody"]).failure(2, &["nobody"]);
+    correct(&["298"]).failure(2, &["ID=LABEL"]);
+    correct(&["298=99"]).failure(2, &["99"]);
+    correct(&["100000=1"]).failure(2, &["100000"]);
+    correct(&[]).failure(2, &["--withdraw"]);
+    assert_eq!(folder.bytes("state.safetensors"), as_it_is, "what is refused changes nothing");
 }

@@ -362,6 +362,13 @@ fn rust_http_and_the_command_line_give_the_same_answers() {
     client(&["clone", "again"]);
     assert!(client(&["--stream", "again", "reset"]).contains("\"seen\": 0"));
     assert!(client(&["feedback", "3=1"]).contains("taken"));
+    assert!(client(&["suggest", "--k", "2"]).lines().count() == 3);
+    assert!(client(&["suggest", "--k", "2", "--json"]).contains("expected_use"));
+    assert!(client(&["correct", "3=1"]).contains("\"corrections\": 1"));
+    let told = client(&["explain", "3"]);
+    assert!(told.contains("= logit") && told.contains("labelled "), "{told}");
+    assert!(client(&["explain", "3", "--json"]).contains("corrected"));
+    assert!(client(&["correct", "--withdraw", "3"]).contains("\"corrections\": 0"));
     assert!(client(&["snapshot", "--label", "x"]).contains("\"x\""));
     assert!(client(&["rollback", "x"]).contains("\"generation\": 1"));
     assert!(

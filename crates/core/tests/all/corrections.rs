@@ -224,3 +224,17 @@ fn a_thousand_wrong_labels_withdrawn_do_no_lasting_harm() {
     let (adapted, frozen) = (right(|row| row.label), right(|row| row.zero_shot.label));
     assert!(adapted + 30 >= frozen, "{adapted} of 1500 right, zero-shot {frozen}");
 }
+
+/// Rows are withdrawn from the class means as they are kept, in 8 bits: what remains of them must not spoil the state.
+#[test]
+fn a_state_whose_rows_were_all_corrected_can_be_loaded() {
+    let world = World::small();
+    let mut session = world.session(&quick("ul-tta", &[]));
+    let step = session.step(&world.rows(300, 3)).unwrap();
+    assert!(step.rows.iter().any(|row| row.admitted));
+    for row in &step.rows {
+        session.correct(row.id, (row.label + 3) % 10).unwrap();
+    }
+    let resumed = Session::resume(world.head.clone(), &through_bytes(&session.state())).unwrap();
+    assert_eq!(resumed.corrections(), session.corrections());
+}

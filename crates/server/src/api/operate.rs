@@ -47,6 +47,8 @@ pub struct ExplainResponse<'a> {
     pub zero_shot_prob: f32,
     /// Where the two differ: what speaks most for the one against the other (`image`, `prior`, …).
     pub flipped_by: Option<&'static str>,
+    /// The class that somebody gave for the sample, where it is asked for by its id.
+    pub corrected: Option<&'a str>,
     /// What has a part in the answer, the frozen model (`text`) first.
     pub levers: Vec<&'static str>,
     /// The best classes and the frozen model's answer, best first.

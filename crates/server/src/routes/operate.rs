@@ -87,6 +87,7 @@ async fn explain(
         zero_shot_class: class(row.zero_shot.label),
         zero_shot_prob: row.zero_shot.prob,
         flipped_by: explained.flipped_by.map(|lever| lever.name()),
+        corrected: explained.corrected.map(class),
         levers: explained.levers.iter().map(|lever| lever.name()).collect(),
         classes: explained
             .classes

@@ -86,6 +86,14 @@ pub(super) struct Evidence {
     mark: Option<Arc<Mark>>,
 }
 
+/// What labels withdraw from a class is known to 8 bits: up to this much of it may remain where the count is 0.
+const REMAINS: f64 = 0.5;
+
+/// Counts of classes, with what may remain in their sums of rows that labels have withdrawn.
+fn with_remains(counts: &[f64], scale: f64) -> Vec<f64> {
+    counts.iter().map(|n| n + REMAINS / scale.max(MIN_SCALE)).collect()
+}
+
 impl Evidence {
     pub(super) fn new(config: &DefaultConfig, classes: usize, dim: usize) -> Self {
         let half_life = config.half_life(classes);
@@ -347,7 +355,7 @@ impl Evidence {
         checked_sums("evidence.decayed.sum", &self.sum, &[self.n])?;
         checked_sums("evidence.decayed.second_sum", &self.second_sum, &[self.second_n])?;
         checked_sums("evidence.decayed.second", &self.second, &[self.second_n])?;
-        checked_sums("evidence class sums", &self.class_sum, &self.class_n)
+        checked_sums("evidence class sums", &self.class_sum, &with_remains(&self.class_n, self.scale))
     }
 
     /// Makes a fold from the evidence alone: after a merge, or a return to a healthy state.

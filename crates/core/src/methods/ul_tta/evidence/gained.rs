@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Evidence;
+use super::{Evidence, with_remains};
 use crate::delta::Sums;
 use crate::methods::checked::{checked_counts, checked_sums};
 use crate::methods::triangle;
@@ -156,7 +156,7 @@ impl Evidence {
             class_sum: state.get_n::<f64>("shared.mark.class_sum", c * d)?.to_vec(),
         };
         checked_sums("shared.mark.sum", &mark.sum, &[mark.n])?;
-        checked_sums("shared.mark class sums", &mark.class_sum, &mark.class_n)?;
+        checked_sums("shared.mark class sums", &mark.class_sum, &with_remains(&mark.class_n, mark.scale))?;
         self.mark = Some(Arc::new(mark));
         Ok(())
     }
