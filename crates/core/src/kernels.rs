@@ -12,9 +12,11 @@ use pulp::{Arch, Simd, WithSimd};
 use crate::blocks::PASS_ROWS;
 
 mod functions;
+mod lanes;
 
 pub use functions::exp;
 pub(crate) use functions::{exp_f64, ln};
+pub(crate) use lanes::*;
 
 // What is not inlined into a kernel is compiled without the CPU features of the kernel, and a call for each few numbers
 // takes longer than their arithmetic. The compiler inlines by its own estimate; the next two do not leave it the choice.
@@ -35,9 +37,6 @@ pub(crate) fn each<T: Copy, U: Copy, const N: usize>(values: [T; N], pass: impl 
 fn inlined<F>(closure: F) -> F {
     closure
 }
-
-/// Number of partial sums in element-wise passes.
-pub(crate) const LANES: usize = 16;
 
 /// `out[row * n_classes + class] = scale * ⟨rows[row], weights[class]⟩`.
 pub(crate) fn products(rows: &[f32], weights: &[f32], dim: usize, scale: f32, out: &mut [f32]) {
@@ -183,51 +182,6 @@ fn tile<S: Simd, const R: usize, const W: usize>(
 /// ⟨a, b⟩ with f64 sums: for norms and other things that are rarely computed.
 pub(crate) fn dot_f64(a: &[f32], b: &[f32]) -> f64 {
     a.iter().zip(b).map(|(&a, &b)| a as f64 * b as f64).sum()
-}
-
-/// `out = a · b`, one by one; returns the sum, ⟨a, b⟩.
-pub(crate) fn multiply(a: &[f32], b: &[f32], out: &mut [f32]) -> f32 {
-    vectorised(
-        #[inline(always)]
-        || {
-            let mut lanes = [0.0f32; LANES];
-            let (xs, x_tail) = a.as_chunks::<LANES>();
-            let (ys, y_tail) = b.as_chunks::<LANES>();
-            let (outs, out_tail) = out.as_chunks_mut::<LANES>();
-            for ((x, y), o) in xs.iter().zip(ys).zip(outs) {
-                for i in 0..LANES {
-                    o[i] = x[i] * y[i];
-                    lanes[i] += o[i];
-                }
-            }
-            for (i, ((&x, &y), o)) in x_tail.iter().zip(y_tail).zip(out_tail).enumerate() {
-                *o = x * y;
-                lanes[i] += *o;
-            }
-            sum_lanes(lanes)
-        },
-    )
-}
-
-/// Σ term(a, b), in lanes.
-pub(crate) fn fold_lanes(a: &[f32], b: &[f32], term: impl Fn(f32, f32) -> f32) -> f32 {
-    vectorised(
-        #[inline(always)]
-        || {
-            let mut lanes = [0.0f32; LANES];
-            let (xs, x_tail) = a.as_chunks::<LANES>();
-            let (ys, y_tail) = b.as_chunks::<LANES>();
-            for (x, y) in xs.iter().zip(ys) {
-                for i in 0..LANES {
-                    lanes[i] += term(x[i], y[i]);
-                }
-            }
-            for (i, (&x, &y)) in x_tail.iter().zip(y_tail).enumerate() {
-                lanes[i] += term(x, y);
-            }
-            sum_lanes(lanes)
-        },
-    )
 }
 
 /// Ratios x = `(slope · count + offset) · lift` behind a dead zone: x/e^δ above e^δ, x·e^δ below e^−δ, and 1
@@ -459,49 +413,6 @@ pub(crate) fn indices_above(values: &[f32], floor: f32, out: &mut Vec<u32>) {
         }
     }
     Arch::new().dispatch(Above(values, floor, out))
-}
-
-/// Pairwise sum of the lanes.
-#[inline(always)]
-pub(crate) fn sum_lanes(mut lanes: [f32; LANES]) -> f32 {
-    let mut width = LANES / 2;
-    while width > 0 {
-        for i in 0..width {
-            lanes[i] += lanes[i + width];
-        }
-        width /= 2;
-    }
-    lanes[0]
-}
-
-/// Pairwise maximum of the lanes.
-#[inline(always)]
-pub(crate) fn max_lanes(mut lanes: [f32; LANES]) -> f32 {
-    let mut width = LANES / 2;
-    while width > 0 {
-        for i in 0..width {
-            lanes[i] = if lanes[i + width] > lanes[i] { lanes[i + width] } else { lanes[i] };
-        }
-        width /= 2;
-    }
-    lanes[0]
-}
-
-/// The largest value; -∞ for an empty slice.
-#[inline(always)]
-pub(crate) fn max(values: &[f32]) -> f32 {
-    let mut lanes = [f32::NEG_INFINITY; LANES];
-    let (chunks, tail) = values.as_chunks::<LANES>();
-    for chunk in chunks {
-        for i in 0..LANES {
-            lanes[i] = if chunk[i] > lanes[i] { chunk[i] } else { lanes[i] };
-        }
-    }
-    let mut most = max_lanes(lanes);
-    for &v in tail {
-        most = if v > most { v } else { most };
-    }
-    most
 }
 
 /// Runs an element-wise pass with the widest vectors this CPU has. Mark the closure `#[inline(always)]`: it must

@@ -3,7 +3,10 @@
 //! probability.
 
 use crate::adapter::ScoresRef;
-use crate::kernels::{LANES, exp, exp_f64, max, sum_lanes, vectorised};
+use crate::kernels::{LANES, exp, exp_f64, max, padded, sum_lanes, vectorised};
+
+/// A logit that no logit comes near, whose multiples are finite.
+const NOTHING: f32 = -1e30;
 
 /// Number of partial sums in loops over f64 values.
 const LANES_F64: usize = 8;
@@ -106,7 +109,7 @@ pub fn summary(row: &[f32], tau: f32) -> Summary {
                 let x = tau * (value - top.0);
                 add(&mut sums, i, exp(x), x);
             }
-            Summary::of(top, tau, sums.map(sum_lanes))
+            Summary::of(top, tau, sums.map(|lanes| sum_lanes(lanes, [])))
         },
     )
 }
@@ -121,18 +124,12 @@ pub fn weigh(row: &[f32], weights: &mut [f32]) -> Summary {
             let (chunks, tail) = row.as_chunks::<LANES>();
             let (outs, out_tail) = weights.as_chunks_mut::<LANES>();
             for (chunk, out) in chunks.iter().zip(outs) {
-                for i in 0..LANES {
-                    let x = chunk[i] - top.0;
-                    out[i] = exp(x);
-                    add(&mut sums, i, out[i], x);
-                }
+                weigh_chunk(chunk, top.0, out, &mut sums);
             }
-            for (i, (&value, out)) in tail.iter().zip(out_tail).enumerate() {
-                let x = value - top.0;
-                *out = exp(x);
-                add(&mut sums, i, *out, x);
-            }
-            Summary::of(top, 1.0, sums.map(sum_lanes))
+            let mut last = [0.0; LANES];
+            weigh_chunk(&padded(tail, NOTHING), top.0, &mut last, &mut sums);
+            out_tail.iter_mut().zip(last).for_each(|(o, w)| *o = w);
+            Summary::of(top, 1.0, sums.map(|lanes| sum_lanes(lanes, [])))
         },
     )
 }
@@ -156,24 +153,39 @@ pub(crate) fn summary_weighed(
             let (chunks, tail) = row.as_chunks::<LANES>();
             let (knowns, known_tail) = weights.as_chunks::<LANES>();
             for (chunk, known) in chunks.iter().zip(knowns) {
-                for i in 0..LANES {
-                    add(&mut sums, i, factor * known[i], chunk[i] - top.0);
-                }
+                add_chunk(chunk, top.0, &known.map(|w| factor * w), &mut sums);
             }
-            for (i, (&value, &known)) in tail.iter().zip(known_tail).enumerate() {
-                add(&mut sums, i, factor * known, value - top.0);
+            let last = padded(known_tail, 0.0).map(|w| factor * w);
+            add_chunk(&padded(tail, 0.0), top.0, &last, &mut sums);
+            for classes in listed.chunks(LANES) {
+                let (mut logits, mut own) = ([NOTHING; LANES], [0.0; LANES]);
+                logits.iter_mut().zip(classes).for_each(|(logit, &c)| *logit = row[c as usize]);
+                weigh_chunk(&logits, top.0, &mut own, &mut sums);
+                listed_weights.extend_from_slice(&own[..classes.len()]);
             }
-            let mut sums = sums.map(sum_lanes);
-            listed_weights.extend(listed.iter().map(|&c| row[c as usize] - top.0));
-            for x in listed_weights.iter_mut() {
-                let logit = *x;
-                *x = exp(logit);
-                sums[0] += *x;
-                sums[1] += *x * logit;
-            }
-            Summary::of(top, 1.0, sums)
+            Summary::of(top, 1.0, sums.map(|lanes| sum_lanes(lanes, [])))
         },
     )
+}
+
+/// exp(logit − best) of a chunk, which is added to the sums.
+#[inline(always)]
+fn weigh_chunk(logits: &[f32; LANES], best: f32, out: &mut [f32; LANES], sums: &mut [[f32; LANES]; 2]) {
+    for i in 0..LANES {
+        out[i] = exp(logits[i] - best);
+    }
+    add_chunk(logits, best, out, sums);
+}
+
+/// Adds the weights of a chunk to the sums, and their shares of the mean logit.
+#[inline(always)]
+fn add_chunk(logits: &[f32; LANES], best: f32, weights: &[f32; LANES], sums: &mut [[f32; LANES]; 2]) {
+    for i in 0..LANES {
+        sums[0][i] += weights[i];
+    }
+    for i in 0..LANES {
+        sums[1][i] += weights[i] * (logits[i] - best);
+    }
 }
 
 /// Adds a weight and its share of the mean logit to a lane.
@@ -205,17 +217,13 @@ fn best_two(row: &[f32]) -> (f32, usize, f32) {
     let mut first = [f32::NEG_INFINITY; LANES];
     let mut second = [f32::NEG_INFINITY; LANES];
     let (chunks, tail) = row.as_chunks::<LANES>();
-    for chunk in chunks {
+    for chunk in chunks.iter().chain([&padded(tail, f32::NEG_INFINITY)]) {
         for i in 0..LANES {
             let v = chunk[i];
             let low = if v < first[i] { v } else { first[i] };
             second[i] = if low > second[i] { low } else { second[i] };
             first[i] = if v > first[i] { v } else { first[i] };
         }
-    }
-    for (i, &v) in tail.iter().enumerate() {
-        second[i] = second[i].max(v.min(first[i]));
-        first[i] = first[i].max(v);
     }
     let best = max(&first);
     // Two lanes, or a lane's second, may hold the same best value: a tie has margin 0.
@@ -260,11 +268,11 @@ pub fn softmax(row: &[f32], tau: f32, probs: &mut [f32]) -> usize {
                     lanes[i] += out[i];
                 }
             }
-            for (i, (&x, out)) in row_tail.iter().zip(out_tail).enumerate() {
+            let tail = row_tail.iter().zip(out_tail).map(|(x, out)| {
                 *out = exp(tau * (x - best));
-                lanes[i] += *out;
-            }
-            let share = 1.0 / sum_lanes(lanes);
+                *out
+            });
+            let share = 1.0 / sum_lanes(lanes, tail);
             for p in probs.iter_mut() {
                 *p *= share;
             }

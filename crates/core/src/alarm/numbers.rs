@@ -276,12 +276,11 @@ fn lean(z: &[f32], sum: &mut [f32], recent: &mut [f32], factors: [f32; 3]) -> f3
                     lanes[1][i] += square;
                 }
             }
+            let mut last = [[0.0f32; LANES]; 2];
             for (i, ((z, sum), recent)) in z_tail.iter().zip(sum_tail).zip(recent_tail).enumerate() {
-                let [dot, square] = one(*z, sum, recent, factors);
-                lanes[0][i] += dot;
-                lanes[1][i] += square;
+                [last[0][i], last[1][i]] = one(*z, sum, recent, factors);
             }
-            let [dot, square] = lanes.map(sum_lanes);
+            let [dot, square] = std::array::from_fn(|i| sum_lanes(lanes[i], last[i]));
             dot / (square + 1e-12).sqrt()
         },
     )

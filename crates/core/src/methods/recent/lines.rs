@@ -132,8 +132,8 @@ impl Line<'_> {
                 s2[i] += e * d * d;
             }
         }
-        let sum = sum_lanes(s0) as f64;
-        let (first, second) = (sum_lanes(s1) as f64 / sum, sum_lanes(s2) as f64 / sum);
+        let sum = sum_lanes(s0, []) as f64;
+        let (first, second) = (sum_lanes(s1, []) as f64 / sum, sum_lanes(s2, []) as f64 / sum);
         Moments {
             mean: first + origin as f64,
             variance: (second - first * first).max(0.0),
@@ -172,7 +172,7 @@ fn under_target(sample: &Sample<'_>, x: &[f32], b: &[f32]) -> [f64; 3] {
             sums[3][i] += e * y;
         }
     }
-    let [sum, x, b, y] = sums.map(|lanes| sum_lanes(lanes) as f64);
+    let [sum, x, b, y] = sums.map(|lanes| sum_lanes(lanes, []) as f64);
     [x / sum, b / sum, y / sum - sum.ln()]
 }
 

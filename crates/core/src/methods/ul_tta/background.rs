@@ -90,7 +90,6 @@ impl Background {
     pub(super) fn relift(&mut self) {
         let c = self.lift.len() as f64;
         let [seconds, winners] = &self.counts;
-        let power = -self.power;
         let (least, seen) = (seconds.smoothing, seconds.smoothing + seconds.total);
         let of_others = (c - 1.0) / c;
         vectorised(
@@ -100,11 +99,13 @@ impl Background {
                 for (lift, (second, won)) in self.lift.iter_mut().zip(counts) {
                     // Share of the class in the samples that it did not win, smoothed.
                     let (share, all) = (least + second * of_others, (seen - won / c).max(least));
-                    let lifted = if power == -1.0 { all / share } else { (share / all).powf(power) };
-                    *lift = lifted.clamp(*LIFTS.start(), *LIFTS.end()) as f32;
+                    *lift = (all / share).clamp(*LIFTS.start(), *LIFTS.end()) as f32;
                 }
             },
         );
+        if self.power != 1.0 {
+            self.lift.iter_mut().for_each(|lift| *lift = lift.powf(self.power as f32));
+        }
         self.bias = deviation_of_logs(&self.lift);
     }
 

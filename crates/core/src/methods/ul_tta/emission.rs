@@ -89,10 +89,7 @@ pub(super) fn sum_exp(row: &[f32], tau: f32, best: f32) -> f32 {
                     lanes[i] += exp(tau * (chunk[i] - best));
                 }
             }
-            for (i, &x) in tail.iter().enumerate() {
-                lanes[i] += exp(tau * (x - best));
-            }
-            sum_lanes(lanes)
+            sum_lanes(lanes, tail.iter().map(|&x| exp(tau * (x - best))))
         },
     )
 }

@@ -1,7 +1,7 @@
 //! The last scenes, each by its first row: the features rounded to 8 bits, the answer, and what the row had taught.
 //! Corrections, explanations and suggestions are made from them. Memory is flat: about d + 150 bytes a scene.
 
-use crate::kernels::fold_lanes;
+use crate::kernels::{LANES, fold_lanes, max_lanes, padded, vectorised};
 use crate::{Error, Result, State};
 
 /// Shares of a sample that are kept: the largest ones. They are what a correction withdraws.
@@ -92,11 +92,10 @@ impl Kept {
         // The oldest row's numbers are written over.
         let mut numbers = if self.scenes.len() == self.most { self.scenes.pop_front() } else { None }
             .map_or_else(|| Vec::with_capacity(self.dim), |old| old.numbers);
-        let top = fold_max(z);
-        let scale = top / i8::MAX as f32;
+        let scale = largest_size(z) / i8::MAX as f32;
         let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
-        numbers.clear();
-        numbers.extend(z.iter().map(|v| (v * inverse).round_ties_even() as i8));
+        numbers.resize(z.len(), 0);
+        round(z, inverse, &mut numbers);
         self.scenes.push_back(Scene { id, label: label as u32, prob, posterior, counted, scale, numbers });
     }
 
@@ -151,8 +150,32 @@ impl Kept {
     }
 }
 
-fn fold_max(z: &[f32]) -> f32 {
-    z.iter().fold(0.0, |most, v| if v.abs() > most { v.abs() } else { most })
+/// The largest absolute value.
+fn largest_size(z: &[f32]) -> f32 {
+    vectorised(
+        #[inline(always)]
+        || {
+            let mut lanes = [0.0f32; LANES];
+            let (chunks, tail) = z.as_chunks::<LANES>();
+            for chunk in chunks.iter().chain([&padded(tail, 0.0)]) {
+                for i in 0..LANES {
+                    let size = chunk[i].abs();
+                    lanes[i] = if size > lanes[i] { size } else { lanes[i] };
+                }
+            }
+            max_lanes(lanes)
+        },
+    )
+}
+
+/// `factor · z`, rounded to whole numbers, ties to even.
+fn round(z: &[f32], factor: f32, out: &mut [i8]) {
+    /// Adding 1.5·2^23 rounds to an integer that can be read from the low bits.
+    const ROUND: f32 = 12_582_912.0;
+    vectorised(
+        #[inline(always)]
+        || out.iter_mut().zip(z).for_each(|(o, v)| *o = (v * factor + ROUND).to_bits() as i8),
+    );
 }
 
 /// Puts scenes into a state.

@@ -277,8 +277,8 @@ impl UlTta {
         let z = batch.features.row(row);
         let admitted = may_learn && self.admits(&answered.summary);
         if may_learn {
-            let Incoming { frozen, weights, text, .. } = Incoming::of(batch, row);
-            self.sharpness.push(weights, text, frozen, &work.candidates);
+            let Incoming { frozen, text, .. } = Incoming::of(batch, row);
+            self.sharpness.push(text, frozen, &work.candidates);
             let winner = incoming.frozen.label;
             let weights = if answered.tau_pred == 1.0 { incoming.weights } else { &work.sharp_weights };
             self.prior.learn(&mut work.prior, &work.candidates, &work.posterior, weights, winner, &self.head);

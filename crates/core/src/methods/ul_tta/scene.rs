@@ -287,16 +287,16 @@ fn add_faded(sums: &mut [f32], row: &[f32], fade: f32, mean: f32) -> f32 {
             let (sums, sums_tail) = sums.as_chunks_mut::<LANES>();
             let (rows, rows_tail) = row.as_chunks::<LANES>();
             for (sum, row) in sums.iter_mut().zip(rows) {
+                *sum = std::array::from_fn(|i| sum[i] * fade + (row[i] - mean));
                 for i in 0..LANES {
-                    sum[i] = sum[i] * fade + (row[i] - mean);
                     lanes[i] += sum[i] * sum[i];
                 }
             }
-            for (i, (sum, row)) in sums_tail.iter_mut().zip(rows_tail).enumerate() {
+            let tail = sums_tail.iter_mut().zip(rows_tail).map(|(sum, row)| {
                 *sum = *sum * fade + (row - mean);
-                lanes[i] += *sum * *sum;
-            }
-            sum_lanes(lanes)
+                *sum * *sum
+            });
+            sum_lanes(lanes, tail)
         },
     )
 }

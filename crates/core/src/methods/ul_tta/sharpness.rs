@@ -61,9 +61,9 @@ pub(super) struct Sharpness {
 }
 
 impl Row {
-    /// From exp(logit − best) of all classes, the logits, their summary, and the classes among which the rivals are.
-    fn of(weights: &[f32], logits: &[f32], frozen: &Summary, candidates: &[u32]) -> Self {
-        let Summary { label, best, .. } = *frozen;
+    /// From the logits of all classes, their summary, and the classes among which the rivals are.
+    fn of(logits: &[f32], frozen: &Summary, candidates: &[u32]) -> Self {
+        let Summary { label, best, prob, .. } = *frozen;
         let mut rivals = [NOTHING; RIVALS];
         for c in candidates.iter().map(|&c| c as usize).filter(|&c| c != label) {
             let mut logit = logits[c] - best;
@@ -75,9 +75,10 @@ impl Row {
                 }
             }
         }
-        let others = weights.len().saturating_sub(1 + RIVALS) as f32;
+        let others = logits.len().saturating_sub(1 + RIVALS) as f32;
         let listed: f32 = 1.0 + rivals.iter().map(|&r| exp(r)).sum::<f32>();
-        let mass = (weights.iter().sum::<f32>() - listed).max(others * 1e-30);
+        // exp(logit − best) of all classes adds up to 1 / prob.
+        let mass = (1.0 / prob - listed).max(others * 1e-30);
         Self {
             margin: frozen.margin,
             rivals,
@@ -98,15 +99,15 @@ impl Sharpness {
         Self { tau: 1.0, share, rows: VecDeque::new() }
     }
 
-    /// Remembers the frozen logits of a sample, from exp(logit − best), the logits and their summary.
-    pub(super) fn push(&mut self, weights: &[f32], logits: &[f32], frozen: &Summary, candidates: &[u32]) {
+    /// Remembers the frozen logits of a sample, from the logits and their summary.
+    pub(super) fn push(&mut self, logits: &[f32], frozen: &Summary, candidates: &[u32]) {
         if self.share == 0.0 || logits.len() < 2 {
             return;
         }
         if self.rows.len() == WINDOW {
             self.rows.pop_front();
         }
-        self.rows.push_back(Row::of(weights, logits, frozen, candidates));
+        self.rows.push_back(Row::of(logits, frozen, candidates));
     }
 
     /// Finds τ_pred.
@@ -189,7 +190,7 @@ mod tests {
                 .collect();
             let mut weights = vec![0.0; classes];
             let summary = crate::scores::weigh(&logits, &mut weights);
-            sharpness.push(&weights, &logits, &summary, &candidates);
+            sharpness.push(&logits, &summary, &candidates);
         }
         sharpness.fit();
         sharpness.tau
@@ -207,16 +208,16 @@ mod tests {
         let logits: Vec<f32> = (0..20).map(|c| -0.1 * c as f32).collect();
         let mut weights = vec![0.0; 20];
         let summary = crate::scores::weigh(&logits, &mut weights);
-        let row = Row::of(&weights, &logits, &summary, &(0..20).rev().collect::<Vec<_>>());
+        let row = Row::of(&logits, &summary, &(0..20).rev().collect::<Vec<_>>());
         assert!((row.rivals[0] + 0.1).abs() < 1e-6 && (row.rivals[6] + 0.7).abs() < 1e-6, "{row:?}");
         assert!((row.confidence(1.0) - summary.prob).abs() < 1e-5);
         let two = [0.0, 0.5f32.ln()];
         let summary = crate::scores::weigh(&two, &mut weights[..2]);
-        let two = Row::of(&weights[..2], &two, &summary, &[0, 1]);
+        let two = Row::of(&two, &summary, &[0, 1]);
         assert!((two.confidence(1.0) - 2.0 / 3.0).abs() < 1e-6);
         // A rival that is no candidate still tells how far the best class is ahead.
         let alone = [9.0, 1.0, 0.0];
         let summary = crate::scores::weigh(&alone, &mut weights[..3]);
-        assert_eq!(Row::of(&weights[..3], &alone, &summary, &[0]).margin, 8.0);
+        assert_eq!(Row::of(&alone, &summary, &[0]).margin, 8.0);
     }
 }
