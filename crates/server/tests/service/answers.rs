@@ -164,6 +164,13 @@ fn lines_hold_room_until_they_are_answered() {
     // Nobody reads yet: answers fill the buffers of the connection, then lines fill the room, and another request has none.
     let half = vec![0; 2 << 20];
     eventually("lines fill the room", || service.send(CLASSIFY_WIDE, OCTETS, &half).0 == 429);
+    // From here on the server takes lines until it has no room for one more, which takes it a moment.
+    for _ in 0..100 {
+        if sender.is_finished() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
     let mut answer = Vec::new();
     let _ = socket.read_to_end(&mut answer);
     sender.join().unwrap();
