@@ -69,7 +69,13 @@ fn a_label_for_a_saved_state_counts_and_can_be_taken_back() {
     assert_eq!(folder.bytes("state.safetensors"), as_it_was, "--out leaves the state alone");
     correct(&[&format!("299={wanted}")]).success();
     let after = explain();
-    assert_eq!((&after["row"]["label"], &after["corrected"]), (&wanted.into(), &wanted.into()), "{after}");
+    assert_eq!(after["corrected"], wanted, "{after}");
+    // One label need not outweigh a head that is sure, but it counts.
+    let of_wanted = |told: &Value| {
+        let classes = told["classes"].as_array().unwrap();
+        classes.iter().find(|class| class["label"] == wanted).unwrap()["logit"].as_f64().unwrap()
+    };
+    assert!(of_wanted(&after) > of_wanted(&before) + 1.0, "{before} {after}");
     assert!(after["levers"].as_array().unwrap().contains(&"labels".into()), "{after}");
 
     correct(&["--withdraw", "299"]).success();
