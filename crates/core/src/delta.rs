@@ -98,9 +98,11 @@ impl Delta {
     /// The evidence in it as plain numbers, for comparisons: counts, sums, second moments, classes in full.
     pub fn values(&self, classes: usize) -> Vec<f64> {
         let Sums { n, second_n, sum, second_sum, second, .. } = &self.sums;
+        let dim = sum.len();
         let mut values = vec![*n, *second_n];
         values.extend(sum.iter().chain(second_sum).chain(second).map(|&v| v as f64));
-        let dim = sum.len();
+        // Second moments that are left out are 0.
+        values.resize(2 + 2 * dim + triangle::len(dim), 0.0);
         let (mut class_n, mut class_sum) = (vec![0.0; classes], vec![0.0; classes * dim]);
         for (i, &c) in self.sums.classes.iter().enumerate() {
             class_n[c as usize] = self.sums.class_n[i] as f64;

@@ -28,6 +28,8 @@ import urllib.error
 import urllib.request
 
 DIM, CLASSES, SERVERS, ROWS = 32, 12, 3, 16
+# Samples that wait to be given, at most: a server learns a few hundred a second, and the broker is away for seconds.
+WAITING = 2048
 
 
 def free_port():
@@ -114,7 +116,7 @@ def values(data):
     for name, info in header.items():
         if name == "__metadata__":
             continue
-        kind = {"F32": "f", "F64": "d", "U32": "I", "U64": "Q"}[info["dtype"]]
+        kind = {"F32": "f", "F64": "d", "U8": "B", "I16": "h", "I32": "i", "I64": "q", "U32": "I", "U64": "Q", "BOOL": "?"}[info["dtype"]]
         raw = body[info["data_offsets"][0] : info["data_offsets"][1]]
         found[name] = struct.unpack(f"<{len(raw) // struct.calcsize(kind)}{kind}", raw)
     return found
@@ -186,15 +188,20 @@ def main():
                     worst = max([worst] + [abs(a - b) / largest for a, b in zip(totals[0][key], other[key])])
             assert worst <= 1e-6, f"evidence differs by {worst}"
             members = {m["member"]: m["samples"] for m in servers[0].call("/v1/groups/all")["members"]}
+            lacking = 0
             for server in servers:
                 seen = server.call("/v1/streams/cam")["status"]["health"]["scenes"]
                 given = sum(n for member, n in members.items() if member.startswith(f"box-{server.number}/"))
-                # All that the stream learnt from is given, once: a scene teaches once.
-                assert given == seen, f"box-{server.number} learnt {seen} samples and gave {given}"
+                # All that the stream learnt from is given, once: a scene teaches once. Only evidence that misled is dropped (`judge` in
+                # ul_tta/mod.rs), and with it the samples of the moment that waited to be given.
+                dropped = values(server.call("/v1/streams/cam/state"))["shared.at"][3]
+                assert 0 <= seen - given <= WAITING * dropped, \
+                    f"box-{server.number} learnt {seen} samples and gave {given}; its evidence was dropped {dropped} times"
+                lacking += seen - given
                 rows = server.call("/v1/streams/cam")["status"]["health"]["seen"]
                 assert server.known <= rows <= server.known + server.unsure, (server.known, rows, server.unsure)
             print(f"{len(plan)} kills of servers, {len(broker_falls)} of the broker, {sum(members.values())} samples: "
-                  f"the same evidence everywhere (worst difference {worst:.1e}), every sample counted once")
+                  f"the same evidence everywhere (worst difference {worst:.1e}), every sample counted once but for {lacking} that misled")
         finally:
             for process in servers + [broker]:
                 process.kill()

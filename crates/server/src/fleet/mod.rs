@@ -139,8 +139,18 @@ impl Fleet {
         self.lock().values().cloned().collect()
     }
 
-    pub fn view(&self, group: &str) -> Option<GroupView> {
+    fn view(&self, group: &str) -> Option<GroupView> {
         self.lock().get(group).cloned()
+    }
+
+    /// A group as it is now: a view is otherwise as old as the task's last round, which may wait for a broker.
+    pub async fn inspect(app: &App, group: &str) -> Option<GroupView> {
+        let mut view = app.fleet.view(group)?;
+        let members = groups(app, &app.config.share).remove(group)?;
+        let last_seen = view.members.iter().filter_map(|m| Some((m.member.clone(), m.last_seen?))).collect();
+        let behind = view.own.iter().map(|own| own.behind).max().unwrap_or(0);
+        (view.members, view.own) = look(&members, behind, &last_seen).await;
+        Some(view)
     }
 
     /// What keeps groups from sharing, by group.
@@ -250,39 +260,47 @@ impl Common {
 
     /// Brings the view up to date.
     async fn look(&mut self, members: &[Member], behind: u64) {
-        let (mut all, mut own) = (BTreeMap::new(), Vec::new());
-        for member in members {
-            let Ok(Some(Standing { membership, .. })) = member.standing().await else { continue };
-            let view = |name: &str, heard: ultta::Heard, own: bool| MemberView {
-                member: name.into(),
-                own,
-                epoch: heard.epoch,
-                number: heard.number,
-                samples: heard.samples,
-                stamp: heard.stamp,
-                last_seen: self.last_seen.get(name).copied(),
-            };
-            for (name, heard) in &membership.heard {
-                let known: &mut MemberView =
-                    all.entry(name.clone()).or_insert_with(|| view(name, *heard, false));
-                if !known.own && (heard.epoch, heard.number) > (known.epoch, known.number) {
-                    *known = view(name, *heard, false);
-                }
-            }
-            all.insert(membership.member.clone(), view(&membership.member, membership.given, true));
-            own.push(OwnView {
-                stream: member.stream.name.clone(),
-                member: membership.member,
-                waiting: membership.waiting,
-                clock: membership.clock,
-                others: membership.others,
-                counted: membership.counted,
-                set_aside: membership.set_aside,
-                behind,
-            });
-        }
-        (self.view.members, self.view.own) = (all.into_values().collect(), own);
+        (self.view.members, self.view.own) = look(members, behind, &self.last_seen).await;
     }
+}
+
+/// Where the members stand, as those of this server know it.
+async fn look(
+    members: &[Member],
+    behind: u64,
+    last_seen: &BTreeMap<String, f64>,
+) -> (Vec<MemberView>, Vec<OwnView>) {
+    let (mut all, mut own) = (BTreeMap::new(), Vec::new());
+    for member in members {
+        let Ok(Some(Standing { membership, .. })) = member.standing().await else { continue };
+        let view = |name: &str, heard: ultta::Heard, own: bool| MemberView {
+            member: name.into(),
+            own,
+            epoch: heard.epoch,
+            number: heard.number,
+            samples: heard.samples,
+            stamp: heard.stamp,
+            last_seen: last_seen.get(name).copied(),
+        };
+        for (name, heard) in &membership.heard {
+            let known: &mut MemberView = all.entry(name.clone()).or_insert_with(|| view(name, *heard, false));
+            if !known.own && (heard.epoch, heard.number) > (known.epoch, known.number) {
+                *known = view(name, *heard, false);
+            }
+        }
+        all.insert(membership.member.clone(), view(&membership.member, membership.given, true));
+        own.push(OwnView {
+            stream: member.stream.name.clone(),
+            member: membership.member,
+            waiting: membership.waiting,
+            clock: membership.clock,
+            others: membership.others,
+            counted: membership.counted,
+            set_aside: membership.set_aside,
+            behind,
+        });
+    }
+    (all.into_values().collect(), own)
 }
 
 /// How the members of a group reach each other.

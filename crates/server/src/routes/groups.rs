@@ -12,7 +12,7 @@ use utoipa_axum::routes;
 
 use crate::answer::Place;
 use crate::api::*;
-use crate::fleet::{Ask, GroupView};
+use crate::fleet::{Ask, Fleet, GroupView};
 use crate::http::App;
 use crate::problem::Problem;
 use crate::routes::{Named, json_body};
@@ -40,7 +40,7 @@ async fn inspect(
     State(app): State<Arc<App>>,
     Named(group): Named<String>,
 ) -> Result<Json<GroupView>, Problem> {
-    app.fleet.view(&group).map(Json).ok_or_else(|| none(&group))
+    Fleet::inspect(&app, &group).await.map(Json).ok_or_else(|| none(&group))
 }
 
 fn none(group: &str) -> Problem {

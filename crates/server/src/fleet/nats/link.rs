@@ -163,6 +163,14 @@ pub async fn answered<T, E: std::fmt::Display>(
 pub async fn connect(group: &str, settings: &ShareSettings) -> Result<Link, Failure> {
     let Some(url) = &settings.url else { return Err("no broker is set".into()) };
     let mut options = async_nats::ConnectOptions::new().name("ultta").connection_timeout(ANSWER);
+    // The client itself leaves out who is named in the address. A name without a password is a token.
+    let address: async_nats::ServerAddr =
+        url.parse().map_err(|e: std::io::Error| settings.hide(&e.to_string()))?;
+    options = match (address.username(), address.password()) {
+        (Some(user), Some(password)) => options.user_and_password(decoded(user), decoded(password)),
+        (Some(token), None) => options.token(decoded(token)),
+        (None, _) => options,
+    };
     if let Some(token) = &settings.token {
         options = options.token(token.clone());
     }
@@ -182,7 +190,7 @@ pub async fn connect(group: &str, settings: &ShareSettings) -> Result<Link, Fail
     if let (Some(cert), Some(key)) = (&settings.tls_cert, &settings.tls_key) {
         options = options.add_client_certificate(cert.clone(), key.clone());
     }
-    let client = answered(options.connect(url.as_str())).await.map_err(|reason| settings.hide(&reason))?;
+    let client = answered(options.connect(address)).await.map_err(|reason| settings.hide(&reason))?;
     let mut context = jetstream::new(client.clone());
     context.set_timeout(ANSWER);
     let name = format!("ULTTA_{group}");
@@ -205,6 +213,26 @@ pub async fn connect(group: &str, settings: &ShareSettings) -> Result<Link, Fail
     Ok(Link { client, context, stream, objects, reader: None, read, last, partial })
 }
 
+/// A part of an address without its percent signs.
+fn decoded(part: &str) -> String {
+    let (mut bytes, mut rest) = (Vec::new(), part.as_bytes());
+    while let Some((&byte, behind)) = rest.split_first() {
+        let code = behind.get(..2).and_then(|code| std::str::from_utf8(code).ok());
+        let code = code.filter(|code| code.bytes().all(|digit| digit.is_ascii_hexdigit()));
+        match code.and_then(|code| u8::from_str_radix(code, 16).ok()).filter(|_| byte == b'%') {
+            Some(code) => {
+                bytes.push(code);
+                rest = &behind[2..];
+            }
+            None => {
+                bytes.push(byte);
+                rest = behind;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 /// The subject of a member.
 pub fn subject(group: &str, member: &str) -> String {
     format!("ultta.{group}.{}", token(member))
@@ -220,4 +248,18 @@ pub fn token(member: &str) -> String {
         }
     }
     token
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_address_names_is_decoded() {
+        for (part, expected) in
+            [("hush", "hush"), ("a%40b%3A", "a@b:"), ("%c3%a4", "ä"), ("5%", "5%"), ("%+1", "%+1")]
+        {
+            assert_eq!(decoded(part), expected);
+        }
+    }
 }
