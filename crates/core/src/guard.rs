@@ -23,8 +23,8 @@ use crate::{Error, Result, State};
 const CONFIDENT: f32 = 0.8;
 
 /// Contradictions of a confident frozen model that count as harm: more than this many times the errors that its
-/// probabilities tell of, and this share of the window besides. On 17 packs under the protocols of `harm` no window of
-/// 256 samples in 4,785 is taken for harm.
+/// probabilities tell of, and this share of the window besides. On 17 packs under the protocols of `harm`, seed 0, no
+/// window of 256 samples in 4,785 is taken for harm.
 const EXCESS: f64 = 2.0;
 const SLACK: f64 = 1.0 / 40.0;
 
