@@ -58,10 +58,12 @@ const post = async (path, body) => {
   await page.screenshot({ path: shots + "/verdict-well.png" });
   await page.waitForSelector("#c-agree svg");
   await page.waitForSelector("#c-cal table");
-  assert.match(await page.textContent("#tiles"), /Samples seen1600/);
+  await page.waitForFunction(() => /Samples seen1600/.test(document.querySelector("#tiles").textContent));
   // tiles and charts have the same numbers
-  const agreement = (await page.textContent("#key")).match(/Agreement with zero-shot([\d.]+ %)/)[1];
-  assert((await page.textContent("#c-agree .legend")).includes("agreement with zero-shot " + agreement));
+  await page.waitForFunction(() => {
+    const agreement = document.querySelector("#key").textContent.match(/Agreement with zero-shot([\d.]+ %)/)[1];
+    return document.querySelector("#c-agree .legend").textContent.includes("agreement with zero-shot " + agreement);
+  });
   assert(!/No traffic yet/.test(await page.textContent("main")));
   await page.screenshot({ path: shots + "/labels.png", fullPage: true });
   // freeze and unfreeze
