@@ -15,7 +15,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::kernels::{exp, fold_lanes, vectorised};
+use crate::kernels::{exp, fold_lanes, max, products, vectorised};
 use crate::{Error, Head, Result, State};
 
 mod labels;
@@ -173,57 +173,60 @@ struct Halves {
     named: [Vec<f64>; 2],
     /// Agreement by chance: Σ_c share of the first · share of the second.
     chance: f64,
-    /// Logits of the first half; a buffer.
-    first: Vec<f32>,
+    /// Buffers: a row of which one half is 0, and the logits of the two halves.
+    row: Vec<f32>,
+    logits: [Vec<f32>; 2],
 }
 
 impl Halves {
     fn new(classes: usize) -> Self {
         let named = [vec![0.0; classes], vec![0.0; classes]];
-        Self { weight: 0.0, overlap: 0.0, agree: 0.0, named, chance: 0.0, first: Vec::new() }
+        Self {
+            weight: 0.0,
+            overlap: 0.0,
+            agree: 0.0,
+            named,
+            chance: 0.0,
+            row: Vec::new(),
+            logits: Default::default(),
+        }
     }
 
     /// Compares the halves on an image whose logits are known.
     fn compare(&mut self, z: &[f32], logits: &[f32], head: &Head, weight: f64) {
         let (dim, scale) = (head.dim(), head.logit_scale());
         let half = dim / 2;
-        self.first.resize(logits.len(), 0.0);
-        let first = &mut self.first;
-        let apart = head.anchors_apart().is_some();
-        let (mut overlap, mut best) = (0.0f32, [0usize; 2]);
-        vectorised(
-            #[inline(always)]
-            || {
-                for (c, own) in first.iter_mut().enumerate() {
-                    let prototype = &head.prototypes()[c * dim..][..half];
-                    *own = scale * fold_lanes(&z[..half], prototype, |a, b| a * b);
-                }
-                // Where a class has several anchors its logit is no sum of two halves.
-                let second = |c: usize, first: f32| match apart {
-                    false => logits[c] - first,
-                    true => {
-                        let prototype = &head.prototypes()[c * dim..][half..dim];
-                        scale * fold_lanes(&z[half..], prototype, |a, b| a * b)
-                    }
-                };
-                let mut top = [f32::NEG_INFINITY; 2];
-                for (c, &own) in first.iter().enumerate() {
-                    for (side, value) in [own, second(c, own)].into_iter().enumerate() {
-                        if value > top[side] {
-                            (top[side], best[side]) = (value, c);
-                        }
-                    }
-                }
-                let mut sums = [0.0f32; 3];
-                for (c, &own) in first.iter().enumerate() {
-                    // A half has half the logit's size: twice the temperature makes it whole.
-                    let a = exp(2.0 * (own - top[0]));
-                    let b = exp(2.0 * (second(c, own) - top[1]));
-                    sums = [sums[0] + a, sums[1] + b, sums[2] + a * b];
-                }
-                overlap = sums[2] / (sums[0] * sums[1]).max(f32::MIN_POSITIVE);
-            },
-        );
+        let [first, second] = &mut self.logits;
+        let mut alone = |kept: std::ops::Range<usize>, into: &mut Vec<f32>| {
+            self.row.clear();
+            self.row.resize(dim, 0.0);
+            self.row[kept.clone()].copy_from_slice(&z[kept]);
+            into.resize(logits.len(), 0.0);
+            products(&self.row, head.prototypes(), dim, scale, into);
+        };
+        alone(0..half, first);
+        if head.anchors_apart().is_some() {
+            // Where a class has several anchors its logit is no sum of two halves.
+            alone(half..dim, second);
+        } else {
+            second.clear();
+            second.extend(logits.iter().zip(first.iter()).map(|(whole, first)| whole - first));
+        }
+        let best = [&*first, &*second].map(|half| {
+            let top = max(half);
+            half.iter().position(|&logit| logit == top).unwrap_or(0)
+        });
+        for (half, best) in [&mut *first, &mut *second].into_iter().zip(best) {
+            let top = half[best];
+            vectorised(
+                #[inline(always)]
+                // A half has half the logit's size: twice the temperature makes it whole.
+                || half.iter_mut().for_each(|logit| *logit = exp(2.0 * (*logit - top))),
+            );
+        }
+        let sum = |half: &[f32]| fold_lanes(half, half, |weight, _| weight);
+        let overlap =
+            fold_lanes(first, second, |a, b| a * b) / (sum(first) * sum(second)).max(f32::MIN_POSITIVE);
         let keep = if weight > 1.0 { 0.5f64.powf(weight / HALVES_HALF_LIFE) } else { 1.0 };
         self.weight = self.weight * keep + weight;
         self.overlap = self.overlap * keep + weight * f64::from(overlap);
