@@ -2,13 +2,13 @@
 # Everything about a release that can be checked without publishing: licences and sources of dependencies, workflow files, the
 # site, the crates, the archive, the wheel and the source package in clean environments. Sets up what it needs (npm, PyPI and
 # crates.io); takes an hour of two cores from nothing, and some gigabytes.
-#   bash deploy/check.sh [PART …]      parts: dependencies workflows site crates archive wheel source
+#   bash deploy/check.sh [PART …]      parts: dependencies workflows site crates archive wheel cross source
 set -euo pipefail
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 profile=${PROFILE:-dist}
-parts=${*:-dependencies workflows site crates archive wheel source}
+parts=${*:-dependencies workflows site crates archive wheel cross source}
 
 python_tools() {
     [ -x "$work/venv/bin/maturin" ] && return
@@ -42,6 +42,15 @@ check_wheel() {
     PATH=$work/venv/bin:$PATH maturin build --locked --profile "$profile" --features gradient --zig \
         --compatibility manylinux2014 --out target/wheels
     deploy/clean-install.sh target/wheels/ultta-*manylinux*x86_64.whl
+}
+
+# The wheel for aarch64, built here; it is not started.
+check_cross() {
+    python_tools
+    rustup target add aarch64-unknown-linux-gnu
+    PATH=$work/venv/bin:$PATH maturin build --locked --profile "$profile" --features gradient --zig \
+        --target aarch64-unknown-linux-gnu --compatibility manylinux2014 --out target/wheels
+    ls -l target/wheels/ultta-*manylinux*aarch64.whl
 }
 
 check_source() {
