@@ -242,7 +242,7 @@ impl FeatureFile {
         Ok(Self { stored: StoredFeatures::open(path)? })
     }
 
-    /// The same for the bytes of a file; `name` stands for the path in messages.
+    /// Takes the bytes of a file and checks their header; `name` stands for the path in messages.
     pub fn from_bytes(name: &str, bytes: impl AsRef<[u8]> + Send + Sync + 'static) -> Result<Self> {
         Ok(Self { stored: StoredFeatures::from_bytes(name, bytes)? })
     }

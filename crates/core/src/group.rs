@@ -80,7 +80,7 @@ pub trait Sharing {
     fn membership(&self) -> Option<Membership>;
     /// Saves what it knows of the group, and takes it over into another session of the same stream.
     fn save_group(&self) -> State;
-    /// The other half of it. What the session has learnt by itself counts as told.
+    /// Reads what `save_group` wrote. What the session has learnt by itself counts as told.
     fn load_group(&mut self, state: &State) -> Result<()>;
 }
 

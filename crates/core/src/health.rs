@@ -39,7 +39,7 @@ pub struct Health {
     pub evidence_weight: f64,
     /// Effective number of classes among recent adapted answers.
     pub effective_classes: f64,
-    /// The same for the zero-shot answers.
+    /// Effective number of classes among recent zero-shot answers.
     pub effective_classes_zero_shot: f64,
     /// Largest prior KL seen at a check.
     pub max_prior_kl: f64,
@@ -55,11 +55,11 @@ pub struct Health {
     pub guard_fired: u64,
     /// Share of the adapted answers that are right, estimated without labels or corrected by those that came.
     pub estimate: Estimate,
-    /// The same of the zero-shot answers.
+    /// Share of the zero-shot answers that are right, estimated without labels or corrected by those that came.
     pub estimate_zero_shot: Estimate,
-    /// The same of the adapted answers over recent scenes (half-life 512 scenes).
+    /// Share of the adapted answers over recent scenes that are right, by estimate (half-life 512 scenes).
     pub estimate_recent: Estimate,
-    /// The same of the zero-shot answers over recent scenes.
+    /// Share of the zero-shot answers over recent scenes that are right, by estimate.
     pub estimate_recent_zero_shot: Estimate,
     /// Labels that the estimates rest on.
     pub estimate_labels: u64,

@@ -1,9 +1,9 @@
 //! Sets of classes that hold the truth as often as asked for (`coverage = 0.9`).
 //!
 //! *Split conformal*: a labelled sample has the score 1 − p, with p the emitted probability of its label. The set of a sample
-//! holds the classes whose score is at most the (1 − α) quantile of these scores. α starts at 1 − coverage and follows the
-//! stream (*adaptive conformal inference*): after each label it falls by γ · coverage if the set had missed it, and rises by
-//! γ · (1 − coverage) if not. Over the labels the share of misses so comes to 1 − coverage, whatever the stream does; over
+//! holds the classes whose score is at most the (1 − misses) quantile of these scores. The *misses* allowed start at
+//! 1 − coverage and follow the stream (*adaptive conformal inference*): after each label they fall by step · coverage if the
+//! set had missed it, and rise by step · (1 − coverage) if not. Over the labels the share of misses so comes to 1 − coverage, whatever the stream does; over
 //! all samples, if the labelled ones are a fair draw. A set may be empty: nothing was plausible enough.
 //!
 //! Without labels there is no promise. Scores then come from the emitted probabilities themselves, of classes drawn by
@@ -16,21 +16,25 @@ use crate::{Error, Result, State};
 /// Labels from which on there is a promise.
 const PROMISED: u64 = 20;
 
-/// γ, the step of α.
+/// How far a label moves the share of misses that is allowed.
 const STEP: f64 = 0.02;
 
-/// Scores of labelled samples that are kept, and scores by the probabilities themselves.
+/// Scores of labelled samples that are kept.
 const LABELLED: usize = 500;
+
+/// Scores by the probabilities themselves that are kept.
 const BELIEVED: usize = 256;
 
 /// Labels that the scores by the probabilities are worth together.
 const BELIEF: f64 = 10.0;
 
-/// Without labels the threshold is set anew after so many samples.
+/// Without labels the threshold is set anew after this many samples.
 const EVERY: u64 = 32;
 
-/// Samples that labels may come for, and classes kept of each.
+/// Samples that labels may come for.
 const REMEMBERED: usize = 8192;
+
+/// Classes that are kept of each of them.
 const BEST: usize = 16;
 
 /// Stands for no class.
@@ -66,7 +70,7 @@ pub(crate) struct SetsHealth {
 #[derive(Clone, Debug)]
 pub(crate) struct Sets {
     coverage: f64,
-    /// α.
+    /// The share of misses that is allowed at present.
     level: f64,
     threshold: f32,
     labelled: VecDeque<f32>,
@@ -147,7 +151,7 @@ impl Sets {
         self.aim();
     }
 
-    /// Sets the threshold: the (1 − α) quantile of the scores.
+    /// Sets the threshold: the (1 − misses) quantile of the scores.
     fn aim(&mut self) {
         if self.level <= 0.0 || self.level >= 1.0 {
             self.threshold = if self.level <= 0.0 { 0.0 } else { f32::INFINITY };

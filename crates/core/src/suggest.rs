@@ -9,7 +9,7 @@
 //!
 //! Samples are chosen one after another, each for the help that the earlier ones leave to be had:
 //! use(i) = Σ_j (1 − p_j) · max(0, alike(i, j) − alike(already chosen, j)). That is uncertain, representative, and never
-//! twice the same. The use of a suggestion is in answers: about so many answers of the pool hang on its label.
+//! twice the same. The use of a suggestion is in answers: it estimates how many answers of the pool hang on its label.
 
 use serde::Serialize;
 

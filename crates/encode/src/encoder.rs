@@ -319,7 +319,7 @@ pub fn open(model: &str) -> Result<Box<dyn Encoder>> {
     open_with(model, &mut |_| {})
 }
 
-/// The same, telling about downloads.
+/// Opens a model as [`open`] does, and tells `progress` about downloads.
 pub fn open_with(
     model: &str,
     progress: &mut dyn FnMut(crate::hub::Progress<'_>),

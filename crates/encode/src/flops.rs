@@ -23,7 +23,7 @@ pub fn image_forward(config: &ModelConfig) -> f64 {
     patches + vision.blocks.layers as f64 * (linear + attention) + 2.0 * width * config.dim as f64
 }
 
-/// The same for a residual network.
+/// One picture forward through a residual network.
 fn residual_forward(vision: &VisionConfig, stages: [usize; 4], dim: usize) -> f64 {
     let width = vision.blocks.width as f64;
     let base = width / 32.0;

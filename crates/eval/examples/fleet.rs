@@ -2,7 +2,7 @@
 //!
 //! A pack's rows are dealt out to members: evenly (`even`), or so that every member has a class mix of its own (`mix`); two packs
 //! with one head are dealt out by `domain`, half of the members seeing either. Members answer and learn row by row, in turns, and
-//! exchange deltas after every so many rows each. Beside them: members that do not share, and one machine that sees every row.
+//! exchange deltas after every N rows each. Beside them: members that do not share, and one machine that sees every row.
 //!
 //!     cargo run --release -p ultta-eval --example fleet -- FOLDER [FOLDER …] [--members 1,4,16] [--every 1,8,64] [--svg FILE]
 
@@ -225,7 +225,7 @@ fn play(
     Ok((right, zero_shot, n))
 }
 
-/// Right answers of members that share after every so many rows each, and what that costs.
+/// Right answers of members that share after every N rows each, and what that costs.
 fn exchange(
     traffic: &Traffic,
     split: &str,

@@ -48,7 +48,7 @@ fn rows_by_class(labels: &[usize], random: &mut Random) -> Vec<Vec<usize>> {
     by_class
 }
 
-/// Each class spreads over the slots by its own draw from Dir(γ); within a slot the order is random.
+/// Each class spreads over the slots by its own draw from a symmetric Dirichlet distribution; within a slot the order is random.
 pub(crate) fn dirichlet(labels: &[usize], gamma: f64, random: &mut Random) -> Vec<usize> {
     let by_class = rows_by_class(labels, random);
     let slots = labels.len().div_ceil(SLOT).min(by_class.len()).max(1);

@@ -75,7 +75,7 @@ impl StoredFeatures {
         Self::from_bytes(path, file)
     }
 
-    /// The same for the bytes of a file; `path` is for messages. Parquet is refused: a few of its bytes can unpack to very many,
+    /// Takes the bytes of a file and checks their header; `path` is for messages. Parquet is refused: a few of its bytes can unpack to very many,
     /// and these bytes may come from anybody.
     pub fn from_bytes(
         path: impl AsRef<Path>,

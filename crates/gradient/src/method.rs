@@ -1,6 +1,6 @@
 //! [`Method`]: adaptation that needs the model inside. Read this first.
 //!
-//! A method on features ([`ultta::Adapter`]) is shown features and answers with logits. A method here is
+//! A method on features (`Adapter` in the core) is shown features and answers with logits. A method here is
 //! shown pictures, runs the tower itself, and changes the tower's weights (or, TPT, the prompts).
 
 use std::sync::Arc;
@@ -64,7 +64,7 @@ impl Classifier {
 pub struct Batch<'a> {
     /// Three planes each, one picture after another.
     pub pixels: &'a [f32],
-    /// The same as rows of patches, [pictures, patches, 3 · patch²].
+    /// The pictures as rows of patches, [pictures, patches, 3 · patch²].
     pub patches: Tensor,
 }
 

@@ -9,7 +9,7 @@ pub fn raise(error: Error) -> PyErr {
     advised(error, None)
 }
 
-/// The same for rows that a caller handed over with `normalize` or without it: the advice depends on it.
+/// Errors of rows that a caller handed over with `normalize` or without it: the advice depends on it.
 pub fn raise_rows(normalize: bool) -> impl Fn(Error) -> PyErr {
     move |error| advised(error, Some(normalize))
 }

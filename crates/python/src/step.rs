@@ -505,7 +505,7 @@ health! {
     evidence_weight: f64,
     /// Effective number of classes among recent adapted answers.
     effective_classes: f64,
-    /// The same for the zero-shot answers.
+    /// Effective number of classes among recent zero-shot answers.
     effective_classes_zero_shot: f64,
     /// Largest prior KL seen at a check.
     max_prior_kl: f64,
@@ -534,10 +534,10 @@ health! {
     ;
     /// Share of the adapted answers that are right, estimated without labels or corrected by those that came.
     estimate,
-    /// The same of the zero-shot answers.
+    /// Share of the zero-shot answers that are right, estimated without labels or corrected by those that came.
     estimate_zero_shot,
-    /// The same of the adapted answers over recent scenes.
+    /// Share of the adapted answers over recent scenes that are right, by estimate.
     estimate_recent,
-    /// The same of the zero-shot answers over recent scenes.
+    /// Share of the zero-shot answers over recent scenes that are right, by estimate.
     estimate_recent_zero_shot,
 }

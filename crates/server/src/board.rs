@@ -66,21 +66,21 @@ pub struct Point {
     pub rows: u64,
     /// Share answered as zero-shot does.
     pub agreement: f64,
-    /// The same over the recent scenes that health tells of.
+    /// Share answered as zero-shot does, over the recent scenes that health tells of.
     pub agreement_recent: f64,
     /// Mean calibrated probability of the answers.
     pub confidence: f64,
-    /// The same of the zero-shot answers.
+    /// Mean probability of the zero-shot answers.
     pub confidence_zero_shot: f64,
     /// Estimated accuracy of recent answers: `top1`, `low`, `high`.
     #[schema(value_type = Object)]
     pub estimate: ultta::Estimate,
-    /// The same of the zero-shot answers.
+    /// Estimated accuracy of recent zero-shot answers: `top1`, `low`, `high`.
     #[schema(value_type = Object)]
     pub estimate_zero_shot: ultta::Estimate,
     /// Share of the rows that the gate admitted.
     pub admitted: f64,
-    /// The same over the recent scenes that health tells of.
+    /// Share that the gate admitted, over the recent scenes that health tells of.
     pub admitted_recent: f64,
     /// KL of the class prior.
     pub prior_kl: f64,

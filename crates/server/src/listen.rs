@@ -72,7 +72,7 @@ impl Server {
         Self::start_with(config, encoder, None).await
     }
 
-    /// The same, with a stream of this name that is there before the server listens; it is made if it is missing. A
+    /// Starts as [`Server::start`] does, with a stream of this name that is there before the server listens; it is made if it is missing. A
     /// damaged stream of this name is reported, and the others are served.
     pub async fn start_with(
         config: ServerConfig,

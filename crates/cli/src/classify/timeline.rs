@@ -1,6 +1,6 @@
 //! A timeline of scenes: what was seen from when to when, frame after frame made into entries.
 //!
-//! An entry goes on while its class is answered. Another class takes over once it has been answered for so many frames
+//! An entry goes on while its class is answered. Another class takes over once it has been answered for a few frames
 //! in a row; a shorter flicker stays in the entry. Memory does not grow with the video: an entry is given out when it is
 //! complete.
 

@@ -1,5 +1,5 @@
 //! Alarms: has the stream changed? A sequential test over scenes with a promised rate of false alarms
-//! (`alarms.scenes`: one in so many scenes, 100,000 unless set), without labels, in closed form and flat memory.
+//! (`alarms.scenes`: at most one per this many scenes, 100,000 unless set), without labels, in closed form and flat memory.
 //!
 //! | part | what it is | file |
 //! |---|---|---|
@@ -45,7 +45,7 @@ const KEPT: usize = 16;
 pub struct AlarmConfig {
     /// `false` watches nothing.
     pub enabled: bool,
-    /// The promise: while nothing changes, at most one alarm in so many scenes.
+    /// The promise: while nothing changes, at most one false alarm per this many scenes.
     pub scenes: f64,
 }
 

@@ -85,7 +85,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 raise ValueError("labels: expected only classes seen in the first fit")
         step = self.session_.step(rows, normalize=True, keep_scores=False)
         if labels is not None:
-            # Only so many samples are remembered for feedback: the latest.
+            # Only the latest samples are remembered for feedback.
             kept = int(self._setting("feedback.remember", len(step)))
             self.session_.feedback(step.ids[-kept:], labels[-kept:])
         return self

@@ -26,7 +26,7 @@ pub struct ClassifyRequest {
     /// Arrival time of each row in seconds, for updates by time. A time before an earlier one is lifted to it.
     #[serde(default, deserialize_with = "optional_list")]
     pub times: Option<Vec<f64>>,
-    /// Extra views of each row, for methods that need some: per row a list of feature rows.
+    /// Extra views of each row, for methods that need views: per row a list of feature rows.
     #[serde(default, deserialize_with = "optional_list")]
     #[schema(value_type = Option<Vec<Vec<Vec<f32>>>>)]
     pub views: Option<Vec<Matrix>>,

@@ -162,7 +162,7 @@ pub struct StreamDetail {
     pub config: String,
     /// Adapted answers that labels arrived for.
     pub reliability: Reliability,
-    /// The same for zero-shot.
+    /// Zero-shot answers that labels arrived for.
     pub reliability_zero_shot: Reliability,
 }
 
@@ -196,7 +196,7 @@ pub struct ClassView<'a> {
     /// Share of the answers naming it that are right, by estimate: `top1`, `low`, `high`.
     #[schema(value_type = Object)]
     pub estimate: ultta::Estimate,
-    /// The same of the zero-shot answers.
+    /// Share of the zero-shot answers naming it that are right, by estimate: `top1`, `low`, `high`.
     #[schema(value_type = Object)]
     pub estimate_zero_shot: ultta::Estimate,
 }

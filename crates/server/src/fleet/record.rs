@@ -96,7 +96,7 @@ impl GroupRecord {
         }
     }
 
-    /// The other half; `None` if it makes no sense.
+    /// Reads a record that `write` made; `None` if it makes no sense.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         fn number(bytes: &mut &[u8]) -> Option<u64> {
             let (head, rest) = bytes.split_at_checked(8)?;

@@ -3,19 +3,19 @@
 //! A label adds to the frozen logits of its class, for rows that look like the labelled ones among the stream's images:
 //!
 //! ```text
-//! m_c = Σ_i (1[y_i = c] − ρ p_i,c) (z_i − g) / (N_c + k)        L_c(z) = (κ / σ²) ⟨z − g, Σ⁻¹ m_c⟩
+//! m_c = Σ_i (1[y_i = c] − withdrawn · p_i,c) (z_i − g) / (N_c + shrink)
+//! correction_c(z) = (loudness / σ²) ⟨z − g, Σ⁻¹ m_c⟩
 //! ```
 //!
 //! over all rows z_i with a label y_i, N_c of them c, and with p_i the posterior that the row was answered with: what
-//! the row had been taken for is held against it by a share ρ, so a label that confirms an answer changes less than one
-//! that corrects it. κ = 0.2 (100 / d in fewer than 500 dimensions, so that a label
-//! adds about 9 nats to its own row), k = 10 and ρ = ½ (`docs/operating.md` says how they were found); g is the mean of the stream's images, σ² their mean variance and Σ their
-//! covariance scaled to mean variance 1 (`evidence.rs`), the identity before there is one. L is 0 on average over the
-//! stream, so a class with labels has no advantage over one without; it is linear in z, and bounded, because N / (N + k)
+//! the row had been taken for is held against it by the share *withdrawn*, so a label that confirms an answer changes less than one
+//! that corrects it. The constants are below (`docs/operating.md` says how they were found); g is the mean of the
+//! stream's images, σ² their mean variance and Σ their covariance scaled to mean variance 1 (`evidence.rs`), the identity before there is one. A correction is 0 on average over the
+//! stream, so a class with labels has no advantage over one without; it is linear in z, and bounded, because N / (N + shrink)
 //! is below 1 and Σ has at least `covariance_shrink` on its diagonal. Everything that follows works on the corrected
 //! logits: what the prior and the evidence learn from later rows, too.
 //!
-//! In the prior the label counts [`IN_PRIOR`] samples of its class, with the age of its row. What the row had taught by
+//! In the prior the label counts [`IN_PRIOR`] samples of its class, faded as if it had come with its row. What the row had taught by
 //! itself, its pseudo-label, is withdrawn from prior and evidence. Taking a label back does all of this the other way
 //! round. The last [`MOST`] labels count; they do not fade.
 
@@ -31,17 +31,26 @@ use crate::{Error, Result, State};
 /// Labels that count, at most: when there are more, the oldest one stops counting.
 pub(super) const MOST: usize = 4096;
 
-/// k, κ with the least value of κ d, and ρ.
+/// Samples that hold a class's mean of labelled rows at 0.
 const SHRINK: f64 = 10.0;
+
+/// Weight of a correction in the logits.
 const LOUDNESS: f64 = 0.2;
+
+/// Least loudness times dimensions: in fewer than 500 dimensions the loudness is larger, so that a label adds about 9
+/// nats to its own row.
 const LEAST_LOUDNESS: f64 = 100.0;
+
+/// Share of what a row had been taken for that is held against it.
 const WITHDRAWN: f32 = 0.5;
 
 /// Samples that a label counts in the prior.
 pub(super) const IN_PRIOR: f64 = 2.0;
 
-/// 1 − ‖g‖² before the stream has told, and the samples that this is worth.
+/// 1 − ‖g‖² before the stream has told.
 const SPREAD_START: f64 = 0.4;
+
+/// Samples that [`SPREAD_START`] is worth.
 const START_WORTH: f64 = 20.0;
 
 /// A number of a row beyond this is no solution.
@@ -52,10 +61,10 @@ const LARGEST: f64 = 1e7;
 pub(super) struct Corrections {
     /// In the order in which they were given: the row, as it was kept, and its label.
     given: VecDeque<(Scene, u32)>,
-    /// g, and κ / σ², as of the last update. Empty before the first label.
+    /// g, and loudness / σ², as of the last update. Empty before the first label.
     mean: Vec<f32>,
     loudness: f32,
-    /// Per class with labels: (κ / σ²) Σ⁻¹ m_c, and −⟨g, ·⟩ of it.
+    /// Per class with labels: (loudness / σ²) Σ⁻¹ m_c, and −⟨g, ·⟩ of it.
     rows: BTreeMap<u32, (Vec<f32>, f32)>,
 }
 

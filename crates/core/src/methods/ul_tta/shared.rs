@@ -249,7 +249,7 @@ impl Shared {
         (self.aside == 0).then_some(Others { body: &self.others, scale })
     }
 
-    /// The same at an update, which counts.
+    /// What the others have learnt. Called once per update, because it shortens the time they are set aside.
     pub(super) fn others_at_update(&mut self) -> Option<Others<'_>> {
         self.aside = self.aside.saturating_sub(1);
         self.others()

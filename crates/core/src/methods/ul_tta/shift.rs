@@ -2,11 +2,11 @@
 //!
 //! Two numbers of a row tell: the mean of its frozen logits, and the logarithm of their spread. Over the first rows of
 //! scenes each is tracked twice, with a short and a long half-life. If the short mean leaves the long one, or the
-//! short deviation is much larger or smaller than the long one, by a factor κ (`advanced.restart_at`), then what was
+//! short deviation is much larger or smaller than the long one, by a factor r (`advanced.restart_at`), then what was
 //! learnt belongs to another stream, and the method *restarts*: zero-shot answers first, and learning anew.
 //!
 //! ```text
-//! |m₁₆ − m₂₅₆| > κ σ₂₅₆      σ₁₆ > κ σ₂₅₆      σ₁₆ < σ₂₅₆ / κ      |m₁₆ − m₂₅₆| > κ max(σ₁₆, σ₂₅₆ / 2)
+//! |m₁₆ − m₂₅₆| > r σ₂₅₆      σ₁₆ > r σ₂₅₆      σ₁₆ < σ₂₅₆ / r      |m₁₆ − m₂₅₆| > r max(σ₁₆, σ₂₅₆ / 2)
 //! ```
 
 use crate::{Result, State};
