@@ -32,7 +32,7 @@ impl UlTta {
             scene.join(row.z, row.text);
             return (self.answer_copy(&scene, work, scores), false);
         }
-        if self.watch.after(moments(row.text), self.config.advanced.restart_at).1 {
+        if self.watch.would_change(moments(row.text), row.frozen.label, self.config.advanced.restart_at) {
             let mut fresh = Self::new(&self.config, &self.head);
             fresh.corrections.clone_from(&self.corrections);
             let answered = fresh.answer_corrected(row, work, scores);
@@ -113,11 +113,9 @@ impl UlTta {
             return answered;
         }
         let moments = moments(incoming.text);
-        let (watch, changed) = self.watch.after(moments, self.config.advanced.restart_at);
-        if changed {
+        if self.watch.push(moments, incoming.frozen.label, self.config.advanced.restart_at) {
             self.restart(work);
         }
-        self.watch = watch;
         // The labels' part is in what is answered and learnt from, not in where scenes begin.
         let mut buffer = std::mem::take(&mut work.corrected);
         let spoken = incoming.corrected(&self.corrections, &mut buffer, work);

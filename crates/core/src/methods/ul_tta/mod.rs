@@ -237,7 +237,7 @@ impl UlTta {
             recent: Recent::new(config.remembered(), width, kept_dim).remembering(config.feedback.remember),
             labelled: Labelled::new(width),
             scene: Scene::new(&config.advanced, classes, dim),
-            watch: Watch::default(),
+            watch: Watch::new(classes),
             sharpness: Sharpness::new(config.sharpen_share()),
             kept: Kept::new(config.feedback.correctable, dim),
             corrections: Corrections::default(),
@@ -496,6 +496,7 @@ impl Adapter for UlTta {
                 + self.labelled.bytes()
                 + self.prior.bytes()
                 + self.scene.bytes()
+                + self.watch.bytes()
                 + self.sharpness.bytes()
                 + self.kept.bytes()
                 + self.corrections.bytes()
