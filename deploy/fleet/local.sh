@@ -34,8 +34,11 @@ for box in 1 2 3; do
     servers+="server 127.0.0.1:$at; "
     boxes+=("http://127.0.0.1:$at")
 done
+# Started by root, nginx would work as another user, who may not enter the folder.
+user=""
+[ "$(id -u)" != 0 ] || user="user root;\n"
 sed -e "s|server box-1:8080;|$servers|" -e '/server box-[23]:8080;/d' -e "s|listen 8080|listen 127.0.0.1:$front|" \
-    -e "s|^events|pid $folder/nginx.pid;\ndaemon off;\nevents|" \
+    -e "s|^events|${user}pid $folder/nginx.pid;\ndaemon off;\nevents|" \
     -e "s|^http {|http {\n    access_log off;\n    client_body_temp_path $folder/body;\n    proxy_temp_path $folder/proxy;\n    fastcgi_temp_path $folder/fastcgi;\n    uwsgi_temp_path $folder/uwsgi;\n    scgi_temp_path $folder/scgi;|" \
     "$root/deploy/fleet/nginx.conf" > "$folder/nginx.conf"
 nginx -c "$folder/nginx.conf" -e "$folder/nginx.log" &

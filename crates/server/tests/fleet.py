@@ -62,7 +62,7 @@ class Process:
 
     def start(self):
         self.child = subprocess.Popen(self.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        patience = time.time() + 60
+        patience = time.time() + 300
         while time.time() < patience:
             with socket.socket() as s:
                 if s.connect_ex(("127.0.0.1", self.port)) == 0:
@@ -173,7 +173,7 @@ def main():
             stop.set()
             for thread in threads:
                 thread.join()
-            patience = time.time() + 120
+            patience = time.time() + 600
             while not settled(servers):
                 if time.time() > patience:
                     print(json.dumps([server.call("/v1/groups/all") for server in servers], indent=1))

@@ -15,7 +15,7 @@ use ultta::{Delta, Features, Session};
 use ultta_server::{ServerConfig, ShareSettings};
 
 /// Waits until something holds: longer than other tests do, because several programs must get their turn.
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let started = std::time::Instant::now();
     while !holds() {
         assert!(started.elapsed().as_secs() < 120, "never: {what}");
@@ -58,18 +58,25 @@ fn program() -> &'static Path {
 }
 
 /// A broker of its own, on a free loopback port.
-struct Broker {
+pub struct Broker {
     child: Child,
-    port: u16,
+    pub port: u16,
     folder: tempfile::TempDir,
+    asks: Vec<String>,
 }
 
 impl Broker {
     fn start() -> Self {
+        Self::asking(&["--user", "anna", "--pass", "hush"])
+    }
+
+    /// A broker that asks who is there, as these arguments say.
+    pub fn asking(asks: &[&str]) -> Self {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let folder = tempfile::tempdir().unwrap();
-        let child = run(port, folder.path());
-        Self { child, port, folder }
+        let asks: Vec<String> = asks.iter().map(|part| part.to_string()).collect();
+        let child = run(port, folder.path(), &asks);
+        Self { child, port, folder, asks }
     }
 
     /// As `kill -9` ends it.
@@ -79,7 +86,7 @@ impl Broker {
     }
 
     fn restart(&mut self) {
-        self.child = run(self.port, self.folder.path());
+        self.child = run(self.port, self.folder.path(), &self.asks);
     }
 
     fn config(&self, folder: &Path, member: &str) -> ServerConfig {
@@ -94,10 +101,11 @@ impl Broker {
     }
 }
 
-fn run(port: u16, folder: &Path) -> Child {
+fn run(port: u16, folder: &Path, asks: &[String]) -> Child {
     let child = Command::new(program())
-        .args(["-a", "127.0.0.1", "-js", "--user", "anna", "--pass", "hush", "-p", &port.to_string(), "-sd"])
+        .args(["-a", "127.0.0.1", "-js", "-p", &port.to_string(), "-sd"])
         .arg(folder)
+        .args(asks)
         .stderr(Stdio::null())
         .spawn()
         .expect("nats-server starts");
@@ -113,7 +121,7 @@ impl Drop for Broker {
 }
 
 /// A server with one stream `cam` in the group `all`.
-fn member(config: ServerConfig) -> Service {
+pub fn member(config: ServerConfig) -> Service {
     let service = Service::start(config);
     if service.get("/v1/streams/cam").0 == 404 {
         create(&service, "cam", Some("all"));
@@ -121,7 +129,7 @@ fn member(config: ServerConfig) -> Service {
     service
 }
 
-fn settle(services: &[&Service]) {
+pub fn settle(services: &[&Service]) {
     eventually("all know all", || {
         let views: Vec<Value> = services.iter().map(|service| group(service)).collect();
         // Everyone has given everything, and has heard the same of everyone.
@@ -258,6 +266,58 @@ fn a_server_put_back_from_a_copy_counts_nothing_twice() {
     });
     settle(&[&a, &b]);
     assert_close(&total(&a, "cam").0, &total(&b, "cam").0, "an old copy");
+    a.stop();
+    b.stop();
+}
+
+/// Sends all messages of the group once more, the last one first, without the ids by which the broker would know them.
+fn send_again(broker: &Broker) -> usize {
+    let again = async {
+        let options = async_nats::ConnectOptions::with_user_and_password("anna".into(), "hush".into());
+        let client = options.connect(format!("127.0.0.1:{}", broker.port)).await.unwrap();
+        let context = async_nats::jetstream::new(client);
+        let stream = context.get_stream("ULTTA_all").await.unwrap();
+        let last = stream.get_info().await.unwrap().state.last_sequence;
+        let mut sent = 0;
+        for sequence in (1..=last).rev() {
+            let Ok(message) = stream.get_raw_message(sequence).await else { continue };
+            let mut headers = async_nats::HeaderMap::new();
+            for (name, values) in message.headers.iter() {
+                if name.to_string() != "Nats-Msg-Id" {
+                    values.iter().for_each(|value| headers.append(name.clone(), value.clone()));
+                }
+            }
+            let sending = context.publish_with_headers(message.subject, headers, message.payload).await;
+            sending.unwrap().await.unwrap();
+            sent += 1;
+        }
+        sent
+    };
+    tokio::runtime::Runtime::new().unwrap().block_on(again)
+}
+
+#[test]
+fn messages_that_come_twice_and_out_of_order_count_once() {
+    let broker = Broker::start();
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let a = member(broker.config(folders[0].path(), "a"));
+    let b = member(broker.config(folders[1].path(), "b"));
+    for round in 0..3 {
+        classify(&a, "cam", &rows_of(2 * round, 100));
+        classify(&b, "cam", &rows_of(2 * round + 1, 100));
+        settle(&[&a, &b]);
+    }
+    let before = total(&b, "cam").0;
+    assert!(send_again(&broker) >= 6);
+    // What follows is read after the copies.
+    eventually("the copies are read", || {
+        group(&a)["own"][0]["behind"] == 0 && group(&b)["own"][0]["behind"] == 0
+    });
+    assert_close(&total(&b, "cam").0, &before, "twice");
+    classify(&a, "cam", &rows_of(6, 100));
+    settle(&[&a, &b]);
+    assert_same_everywhere(&[&a, &b]);
+    assert_eq!(group(&a)["refused"], json!([]), "a copy is no offence");
     a.stop();
     b.stop();
 }

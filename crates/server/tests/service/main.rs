@@ -7,6 +7,7 @@
 //! - `durability`: recovery is bit for bit; torn tails; clocks
 //! - `groups`: streams of one server that share what they learn
 //! - `fleet`: servers that share over a real broker, and faults (feature `nats`)
+//! - `credentials`: how a server tells the broker who it is, and keeps that to itself
 //! - `protection`: tokens, limits, malformed bodies, slow and many clients, TLS, shutdown
 //! - `hostile`: clients and disks that mean harm hurt nobody else
 //! - `answers`: answers that nobody reads, bodies that pause
@@ -21,6 +22,8 @@ mod answers;
 mod classify;
 mod common;
 mod corpus;
+#[cfg(feature = "nats")]
+mod credentials;
 mod durability;
 #[cfg(feature = "nats")]
 mod fleet;
