@@ -5,7 +5,7 @@
     ultta report runs/results --html runs/results.html --md docs/results-tables.md --latex runs/results.tex --figures docs/figures
     python3 docs/results.py runs/results docs/results.md
 
-Needs Python's standard library only.
+`--untimed` leaves out what is measured in time: for runs made beside other work. Needs Python's standard library only.
 """
 
 import collections
@@ -13,6 +13,7 @@ import json
 import pathlib
 import sys
 
+UNTIMED = "--untimed" in sys.argv
 BEGIN, END = "<!-- made by docs/results.py: begin -->", "<!-- made by docs/results.py: end -->"
 GROUPS = ["answered before the sample teaches", "the sample teaches first", "sees later samples",
           "told the stream's length, or given views or labels"]
@@ -103,6 +104,9 @@ class Method:
         return sum(loses(runs) for runs in self.streams.values())
 
     def micros(self):
+        """Time of a sample; 0 where the runs are not to be timed."""
+        if UNTIMED:
+            return 0.0
         return mean(1e6 / max(r["timing"]["samples_per_second"], 1e-9) for r in self.runs)
 
     def state(self):
@@ -142,7 +146,7 @@ def table(methods, protocols, streams):
                 cells.append("–" if gain != gain else f"**{gain:+.1f}**" if gain == best[p] else f"{gain:+.1f}")
             name = m.name if len(m.streams) == streams else f"{m.name} ({len(m.streams)} of {streams} streams)"
             cells += [f"{m.change('top1', None, 100):+.2f}", f"{m.worst_tenth():+.1f}", f"{m.losing()} of {len(m.streams)}",
-                      f"{m.change('ece', None, 100):+.1f}", f"{m.change('nll'):+.2f}", f"{m.micros():.1f}", size(m.state())]
+                      f"{m.change('ece', None, 100):+.1f}", f"{m.change('nll'):+.2f}", "–" if UNTIMED else f"{m.micros():.1f}", size(m.state())]
             out.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(out)
 
@@ -171,7 +175,9 @@ def sentences(methods, protocols, streams):
     out.append(("No stream loses under " + ", ".join(m.name for m in safe) + ". " if safe else
                 f"No method is without loss; the fewest streams lose under {calm.name}, {calm.losing()} of {streams}. ")
                + "Calibration: NLL falls under " + (", ".join(f"{m.name} ({m.change('nll'):+.2f})" for m in ranked(whole, lambda m: -m.change("nll"))
-                                                             if m.change("nll") < -0.005) or "none") + ", and rises under all others.")
+                                                             if m.change("nll") < -0.005) or "none") + "; under the others it does not.")
+    if UNTIMED:
+        return "\n".join(f"{i}. {text}" for i, text in enumerate(out, 1))
     front, reached = [], float("-inf")
     for m in sorted(whole, key=lambda m: m.micros()):
         if gain(m) > max(reached, 0):
@@ -200,9 +206,10 @@ def beside_published(runs):
 
 
 def main():
-    if len(sys.argv) != 3:
+    arguments = [a for a in sys.argv[1:] if a != "--untimed"]
+    if len(arguments) != 2:
         raise SystemExit(__doc__)
-    runs, refused = read(sys.argv[1])
+    runs, refused = read(arguments[0])
     by_name = collections.defaultdict(list)
     for run in runs:
         by_name[run["method"]].append(run)
@@ -214,14 +221,13 @@ def main():
     streams = len({(r["protocol"], r["dataset"]) for r in runs})
     seconds = sum(r["timing"]["seconds"] for r in runs)
     text = f"""
-{len(runs):,} runs: {len(methods)} methods on {len(datasets)} packs under {len(protocols)} protocols, {len(seeds)} seeds; {seconds / 60:.0f} minutes of
-processor time inside the methods. Every method has one configuration everywhere, its defaults. Points of top-1 over zero-shot on the same
+{len(runs):,} runs: {len(methods)} methods on {len(datasets)} packs under {len(protocols)} protocols, {len(seeds)} seed(s){'; not timed, since they ran beside other work' if UNTIMED else f'; {seconds / 60:.0f} minutes inside the methods'}. Every method has one configuration everywhere, its defaults. Points of top-1 over zero-shot on the same
 samples, mean over packs; ECE (points) and NLL (nats) are changes, below 0 is better. Bold: the best of a column. Every table per
 pack is in [results-tables.md](results-tables.md).
 
 {table(methods, protocols, streams)}
 
-![Mean gain over all streams](figures/gain.svg) ![Cost and gain](figures/cost.svg)
+![Mean gain over all streams](figures/gain.svg){'' if UNTIMED else ' ![Cost and gain](figures/cost.svg)'}
 
 ### Who wins where, and why
 
@@ -239,7 +245,7 @@ No pack at hand is a published setting as it is; these come near, shuffled strea
     if lacking:
         text += "\nWithout a run: " + "; ".join(
             f"{method} ({why}{': ' + reason if reason else ''}) on {len(packs)} pack(s)" for (method, why, reason), packs in sorted(lacking.items())) + ".\n"
-    page = pathlib.Path(sys.argv[2])
+    page = pathlib.Path(arguments[1])
     old = page.read_text()
     if BEGIN not in old or END not in old:
         raise SystemExit(f"{page}: expected the marks {BEGIN} and {END}")
