@@ -63,6 +63,7 @@ pub(crate) static CARD: Card = Card {
     readout: Readout::AfterObserve,
     grouping: Grouping::Independent,
     tuned: true,
+    reads_views: true,
     ..Card::PLAIN
 };
 

@@ -36,6 +36,7 @@ const BOTH: Card = Card {
     paper: "Kim, Ultra-Light Test-Time Adaptation for Vision-Language Models, 2025",
     guarded: true,
     times: Some("update.seconds"),
+    reads_views: true,
     ..Card::PLAIN
 };
 
