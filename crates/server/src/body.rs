@@ -33,7 +33,8 @@ pub(crate) fn open(bytes: impl AsRef<[u8]> + Send + Sync + 'static) -> ultta::Re
     }
     // A list of a million tensors takes ten times its bytes to read.
     let length = bytes.as_ref().first_chunk().map_or(0, |length| u64::from_le_bytes(*length));
-    if !bytes.as_ref().starts_with(NPY_MAGIC) && length > MOST_HEADER && length < bytes.as_ref().len() as u64 {
+    if !bytes.as_ref().starts_with(NPY_MAGIC) && length > MOST_HEADER && length < bytes.as_ref().len() as u64
+    {
         return refused(format!("a header may have {MOST_HEADER} bytes, got {length}"));
     }
     FeatureFile::from_bytes("body", bytes)
@@ -55,7 +56,8 @@ mod tests {
 
     #[test]
     fn a_long_header_is_refused_before_it_is_read() {
-        let file = |header: &str| [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), b" "].concat();
+        let file =
+            |header: &str| [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), b" "].concat();
         let reason = |header: &str| from_file(file(header), None, false).unwrap_err().to_string();
         let long = format!("{{\"__metadata__\": {{\"a\": \"{}\"}}}}", "x".repeat(1 << 20));
         assert!(reason(&long).contains("a header may have 1048576 bytes"), "{}", reason(&long));

@@ -66,8 +66,7 @@ impl Mark {
         let numbers = [0, SECTOR].map(|at| number(bytes.get(at..at + PLACE)?));
         // The older one, or the one that is not whole, is written next.
         let next = usize::from(numbers[1] < numbers[0]);
-        let number =
-            numbers[1 - next].ok_or_else(|| broken("the mark of the log's end is damaged"))?;
+        let number = numbers[1 - next].ok_or_else(|| broken("the mark of the log's end is damaged"))?;
         Ok(Self(Mutex::new(Marked { file, number, next })))
     }
 

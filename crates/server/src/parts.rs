@@ -92,11 +92,11 @@ mod tests {
 
     #[test]
     fn answers_in_parts_are_those_of_the_whole() {
-        let rows: Vec<f32> = (0..600).flat_map(|i| [(i as f32 * 0.7).cos(), (i as f32 * 0.7).sin()]).collect();
+        let rows: Vec<f32> =
+            (0..600).flat_map(|i| [(i as f32 * 0.7).cos(), (i as f32 * 0.7).sin()]).collect();
         let samples = Samples::plain(Features::checked(rows, 2, true).unwrap());
         let classes = 20_000;
-        let prototypes: Vec<f32> =
-            (0..classes).flat_map(|i| [(i as f32).cos(), (i as f32).sin()]).collect();
+        let prototypes: Vec<f32> = (0..classes).flat_map(|i| [(i as f32).cos(), (i as f32).sin()]).collect();
         let names: Vec<String> = (0..classes).map(|i| i.to_string()).collect();
         let head = Head::new(prototypes, 2, names, 50.0).unwrap();
         for method in ["ul-tta", "zero-shot", "lame"] {
@@ -120,7 +120,9 @@ mod tests {
             assert_eq!(session.state().to_bytes().unwrap(), other.state().to_bytes().unwrap());
             let predicted = predict(&session, &samples, None, extent, 3).unwrap();
             let whole = session.predict(samples.input(None, true)).unwrap();
-            let plain = |rows: &[ultta::Row]| -> Vec<_> { rows.iter().map(|r| (r.label, r.prob.to_bits())).collect() };
+            let plain = |rows: &[ultta::Row]| -> Vec<_> {
+                rows.iter().map(|r| (r.label, r.prob.to_bits())).collect()
+            };
             assert_eq!(plain(&predicted.rows), plain(&whole.rows));
             assert!(predicted.top.iter().enumerate().all(|(row, top)| *top == whole.top(row, 2)));
         }

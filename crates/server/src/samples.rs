@@ -203,6 +203,9 @@ mod tests {
         let viewed = Samples::new(features(3), None, Some(vec![1.0, 2.0, 3.0]), Some(views)).unwrap();
         let last = viewed.slice(1..3);
         assert_eq!((last.len(), last.times()), (2, Some(&[2.0, 3.0][..])));
-        assert_eq!(last.views().map(|views| (views.features.rows(), &views.counts[..])), Some((4, &[1, 3][..])));
+        assert_eq!(
+            last.views().map(|views| (views.features.rows(), &views.counts[..])),
+            Some((4, &[1, 3][..]))
+        );
     }
 }

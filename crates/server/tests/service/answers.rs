@@ -148,7 +148,7 @@ fn lines_hold_room_until_they_are_answered() {
     service.ensure_with("wide", "zero-shot", simulator.head().clone());
     let row = simulator.next_block(1).0.row(0).to_vec();
     // Small answers would fit into the buffers of the connection; large lines fill the room while they wait.
-    let line = format!("{}\n", json!({"features": row, "views": vec![&row; 600]}));
+    let line = format!("{}\n", json!({"features": row, "views": vec![&row; 250]}));
     let lines = 140;
     let mut socket = TcpStream::connect(service.address).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();

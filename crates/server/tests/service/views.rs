@@ -132,7 +132,8 @@ fn a_row_has_few_views() {
     let service = Service::with_default(folder.path(), "ul-tta");
     let (one, many) = (rows(1), rows(257));
     let list = |n: usize| (0..n).map(|view| many.row(view)).collect::<Vec<_>>();
-    let bytes = |rows: &Features<'_>| -> Vec<u8> { rows.data().iter().flat_map(|v| v.to_le_bytes()).collect() };
+    let bytes =
+        |rows: &Features<'_>| -> Vec<u8> { rows.data().iter().flat_map(|v| v.to_le_bytes()).collect() };
     for (n, expected) in [(256, 200), (257, 413)] {
         let mut body = request(&one);
         body["views"] = json!([list(n)]);
@@ -146,7 +147,10 @@ fn a_row_has_few_views() {
         let file = safetensors::serialize(tensors, None).unwrap();
         let (status, answer) = service.send("/v1/streams/default/predict", "application/octet-stream", &file);
         assert_eq!(status, expected, "{n} views in a file: {answer}");
-        assert!(status == 200 || answer["detail"].as_str().unwrap().contains("256 views, got 257"), "{answer}");
+        assert!(
+            status == 200 || answer["detail"].as_str().unwrap().contains("256 views, got 257"),
+            "{answer}"
+        );
     }
     let line = json!({"features": one.row(0), "views": list(257)}).to_string();
     let lines = [("content-type", "application/x-ndjson")];
