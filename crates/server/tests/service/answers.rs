@@ -141,7 +141,7 @@ fn large_bodies_that_pause_leave_room_for_small_ones() {
 fn lines_hold_room_until_they_are_answered() {
     let folder = tempfile::tempdir().unwrap();
     let mut tight = config(folder.path());
-    (tight.limits.body_bytes, tight.limits.waiting_bytes) = (4 << 20, 4 << 20);
+    (tight.limits.body_bytes, tight.limits.waiting_bytes) = (2 << 20, 2 << 20);
     let service = Service::start(tight);
     let mut simulator =
         Simulator::new(&SimulatorConfig { classes: 3000, dim: 16, ..Default::default() }).unwrap();
@@ -162,7 +162,7 @@ fn lines_hold_room_until_they_are_answered() {
         (0..lines).for_each(|_| drop(out.write_all(line.as_bytes())));
     });
     // Nobody reads yet: answers fill the buffers of the connection, then lines fill the room, and another request has none.
-    let half = vec![0; 2 << 20];
+    let half = vec![0; 1 << 20];
     eventually("lines fill the room", || service.send(CLASSIFY_WIDE, OCTETS, &half).0 == 429);
     // From here on the server takes lines until it has no room for one more, which takes it a moment.
     for _ in 0..100 {
