@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn answers_in_parts_are_those_of_the_whole() {
         let rows: Vec<f32> =
-            (0..600).flat_map(|i| [(i as f32 * 0.7).cos(), (i as f32 * 0.7).sin()]).collect();
+            (0..260).flat_map(|i| [(i as f32 * 0.7).cos(), (i as f32 * 0.7).sin()]).collect();
         let samples = Samples::plain(Features::checked(rows, 2, true).unwrap());
         let classes = 20_000;
         let prototypes: Vec<f32> = (0..classes).flat_map(|i| [(i as f32).cos(), (i as f32).sin()]).collect();
@@ -115,7 +115,7 @@ mod tests {
             let (step, answers) = super::step(&mut session, &job, most, 3).unwrap();
             let whole = other.step(samples.input(None, true)).unwrap();
             assert_eq!((&step.rows, &answers.rows), (&whole.rows, &whole.rows));
-            assert_eq!((answers.as_of, step.health.seen), (600, 600));
+            assert_eq!((answers.as_of, step.health.seen), (260, 260));
             assert!(answers.top.iter().enumerate().all(|(row, top)| *top == whole.top(row, 2)));
             assert_eq!(session.state().to_bytes().unwrap(), other.state().to_bytes().unwrap());
             let predicted = predict(&session, &samples, None, extent, 3).unwrap();
