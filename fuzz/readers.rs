@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use tempfile::TempDir;
-use ultta::{Config, FeatureFile, Features, Head, Session, State};
+use ultta::{Config, Delta, FeatureFile, Features, Head, Session, State};
 use ultta_encode::config::{ModelConfig, Preprocess};
 use ultta_encode::decode;
 use ultta_encode::preprocess::preprocess;
@@ -21,7 +21,7 @@ use ultta_server::body::from_file;
 pub type Reader = fn(&[u8]);
 
 /// All readers by the names of their targets and corpus folders.
-pub const READERS: [(&str, Reader); 18] = [
+pub const READERS: [(&str, Reader); 19] = [
     ("features", features),
     ("head", head),
     ("state", state),
@@ -40,6 +40,7 @@ pub const READERS: [(&str, Reader); 18] = [
     ("picture", picture),
     ("labels", labels),
     ("model", model),
+    ("delta", delta),
 ];
 
 /// A folder with one file that holds these bytes, for readers that open files.
@@ -233,6 +234,54 @@ pub fn model(bytes: &[u8]) {
         let tensors = Tensors::open(std::slice::from_ref(&weights), Some(layout)).expect("no tensors");
         let _ = ModelConfig::load(folder.path(), &tensors);
     }
+}
+
+/// What another member of a group sends over a broker, and a member that takes it.
+pub fn delta(bytes: &[u8]) {
+    for bytes in [Some(bytes.to_vec()), as_of_the_group(bytes)].into_iter().flatten() {
+        let Ok(delta) = Delta::from_bytes(&bytes) else { continue };
+        let again = Delta::from_bytes(&delta.to_bytes().expect("a delta can be written")).expect("and read");
+        assert_eq!(delta, again);
+        let _ = delta.followed_by(&delta.tombstone());
+        let mut session = member("b", 40);
+        let _ = session.take(&delta);
+        let _ = session.withdraw_member(&delta);
+        let _ = session.rebuild(&[delta]);
+        session.step(&Features::new([0.6, 0.8].repeat(200), 2).expect("unit rows")).expect("it goes on");
+        let state = State::from_bytes(&session.state().to_bytes().expect("it can be saved"));
+        member("b", 0).load(&state.expect("and read")).expect("and goes on from there");
+    }
+}
+
+/// A member of a group that has seen some rows.
+fn member(name: &str, rows: usize) -> Session {
+    let head = Head::new(vec![1.0, 0.0, 0.0, 1.0], 2, ["a", "b"], 10.0).expect("a head");
+    let mut session = Session::new(head, &Config::default()).expect("a session");
+    session.join(name).expect("a member");
+    session.step(&Features::new([1.0, 0.0].repeat(rows), 2).expect("unit rows")).expect("it learns");
+    session
+}
+
+/// A delta as if it were for that group, so that its numbers are tried; `None` if it is no file of tensors.
+fn as_of_the_group(bytes: &[u8]) -> Option<Vec<u8>> {
+    static STRINGS: LazyLock<serde_json::Value> = LazyLock::new(|| {
+        let mut session = member("a", 200);
+        let bytes = session.cut().expect("a member").expect("something new").to_bytes().expect("bytes");
+        header(&bytes).expect("a header").0["__metadata__"].clone()
+    });
+    let (mut header, data) = header(bytes)?;
+    header["__metadata__"] = STRINGS.clone();
+    let mut text = serde_json::to_vec(&header).ok()?;
+    text.resize(text.len().next_multiple_of(8), b' ');
+    Some([&(text.len() as u64).to_le_bytes()[..], &text, data].concat())
+}
+
+/// The header of a safetensors file, an object, and the data behind it.
+fn header(bytes: &[u8]) -> Option<(serde_json::Value, &[u8])> {
+    let (length, rest) = bytes.split_first_chunk()?;
+    let (text, data) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
+    let header: serde_json::Value = serde_json::from_slice(text).ok()?;
+    header.is_object().then_some((header, data))
 }
 
 /// A safetensors file without tensors.

@@ -162,6 +162,22 @@ save("vocabulary", "some", json.dumps({"model": {"type": "Unigram", "unk_id": 2,
 save("vocabulary", "no-end", json.dumps({"model": {"vocab": pieces[:1]}}).encode())
 save("vocabulary", "other", json.dumps({"model": {"type": "BPE", "vocab": []}}).encode())
 
+# delta: what a member of a group sends; its head and settings are put in by the reader
+at = ("U64", [5], struct.pack("<5Q", 0, 0, 1, 0, 200))
+n = ("F64", [5], pack("d", [200, 0, 0, 200, 0]))
+sums = {"at": at, "n": n, "sum": ("F32", [2], pack("f", [120, 80])), "second_sum": ("F32", [0], b""), "second": ("F32", [0], b"")}
+classes = {"classes": ("U32", [1], pack("I", [0])), "class_n": ("F32", [1], pack("f", [90])), "class_sum": ("F32", [2], pack("f", [70, 40]))}
+none = {"classes": ("U32", [0], b""), "class_n": ("F32", [0], b""), "class_sum": ("F32", [0], b"")}
+save("delta", "classes", safetensors(sums | classes, {"format": "ultta-delta-1", "member": "a"}))
+save("delta", "none", safetensors(sums | none, {"format": "ultta-delta-1", "member": "a"}))
+moments = {"n": ("F64", [5], pack("d", [200, 128, 0, 200, 0])), "second_sum": ("F32", [2], pack("f", [70, 50])), "second": ("F32", [3], pack("f", [70, 20, 58]))}
+save("delta", "moments", safetensors(sums | classes | moments, {"format": "ultta-delta-1", "member": "a"}))
+save("delta", "short", safetensors(sums | classes | {"class_sum": ("F32", [1], pack("f", [70]))}, {"format": "ultta-delta-1", "member": "a"}))
+
+# Found by the fuzzer: with so many samples the group's clock could not be loaded again.
+many = {"at": ("U64", [5], struct.pack("<5Q", 0, 0, 1, 1 << 49, 1 << 54))}
+save("delta", "clock", safetensors(sums | classes | many, {"format": "ultta-delta-1", "member": "a"}))
+
 # log: rows (learn and times given), a label, learning switched off
 rows = struct.pack("<IIB", 3, 2, 3) + bytes([1, 0, 1]) + pack("d", [1, 2, 3]) + pack("f", ROWS)
 label = struct.pack("<QQ", 1, 0)

@@ -352,20 +352,21 @@ impl Classify<'_> {
         let answer = &step.rows[row];
         let mut out = stdout().lock();
         let unknown = if answer.unknown { "unknown; nearest " } else { "" };
-        write!(out, "{}: {unknown}{} {:.0} %", shown(&item.id), classes[answer.label], 100.0 * answer.prob)?;
+        let class = |label: usize| shown(&classes[label]);
+        write!(out, "{}: {unknown}{} {:.0} %", shown(&item.id), class(answer.label), 100.0 * answer.prob)?;
         // Without --top no scores were kept.
         let best = if self.args.top > 0 { step.top(row, self.args.top) } else { Vec::new() };
         let others: Vec<String> = best
             .into_iter()
             .filter(|(label, prob)| *label != answer.label && *prob >= 0.005)
-            .map(|(label, prob)| format!("{} {:.0} %", classes[label], 100.0 * prob))
+            .map(|(label, prob)| format!("{} {:.0} %", class(label), 100.0 * prob))
             .collect();
         if !others.is_empty() {
             write!(out, ", {}", others.join(", "))?;
         }
         if answer.zero_shot.label != answer.label {
             let frozen = &answer.zero_shot;
-            write!(out, "  (zero-shot: {} {:.0} %)", classes[frozen.label], 100.0 * frozen.prob)?;
+            write!(out, "  (zero-shot: {} {:.0} %)", class(frozen.label), 100.0 * frozen.prob)?;
         }
         writeln!(out)?;
         Ok(())

@@ -64,16 +64,17 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     }
     let mut worst = Verdict::Fine;
     let mut show = |title: &str, findings: &[Finding]| -> std::io::Result<()> {
-        writeln!(std::io::stdout(), "{title}")?;
+        // Names of files and classes are part of what is said.
+        writeln!(std::io::stdout(), "{}", shown(title))?;
         for finding in findings {
             let mark = match finding.verdict {
                 Verdict::Fine => "ok   ",
                 Verdict::Doubtful => "hm   ",
                 Verdict::Wrong => "WRONG",
             };
-            writeln!(std::io::stdout(), "  {mark} {}", finding.what)?;
+            writeln!(std::io::stdout(), "  {mark} {}", shown(&finding.what))?;
             if !finding.advice.is_empty() {
-                writeln!(std::io::stdout(), "        → {}", finding.advice)?;
+                writeln!(std::io::stdout(), "        → {}", shown(&finding.advice))?;
             }
             worst = worst.max(finding.verdict);
         }

@@ -180,7 +180,7 @@ pub fn build_head(
         let strangers: Vec<&str> =
             classes.names.iter().map(String::as_str).filter(|n| !knows(n)).take(3).collect();
         if !strangers.is_empty() {
-            let (strangers, known) = (strangers.join(", "), SHAPES.join(", "));
+            let (strangers, known) = (shown(&strangers.join(", ")), SHAPES.join(", "));
             eprintln!(
                 "warning: the tiny model knows ten shapes ({known}), not {strangers}: its answers mean nothing"
             );

@@ -75,16 +75,16 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
 
 fn print_fact(out: &mut impl Write, key: &str, value: &Value) -> std::io::Result<()> {
     match value {
-        // A text of several lines: the configuration.
-        Value::String(text) if text.contains('\n') => {
+        // The configuration and the settings of a state have several lines.
+        Value::String(text) if matches!(key, "config" | "settings") => {
             writeln!(out, "  {key}:")?;
-            text.lines().try_for_each(|line| writeln!(out, "    {line}"))
+            text.lines().try_for_each(|line| writeln!(out, "    {}", shown(line)))
         }
-        Value::String(text) => writeln!(out, "  {key}: {text}"),
+        Value::String(text) => writeln!(out, "  {}: {}", shown(key), shown(text)),
         Value::Object(map) => {
             map.iter().try_for_each(|(inner, value)| print_fact(out, &format!("{key}.{inner}"), value))
         }
-        other => writeln!(out, "  {key}: {other}"),
+        other => writeln!(out, "  {}: {other}", shown(key)),
     }
 }
 

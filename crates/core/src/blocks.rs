@@ -15,6 +15,10 @@ use crate::{Features, Head, Input, Scores};
 /// the prototypes, which may be larger, stream past once.
 pub const PASS_ROWS: usize = 128;
 
+/// Views that share one pass, at most, unless a single row has more: a block of rows with many views would hold the scores of
+/// all of them.
+const PASS_VIEWS: usize = 1024;
+
 /// Rows that go through the adapter at once: their logits and exponentials are still in the cache when the adapter
 /// reads them.
 pub(crate) const PART_ROWS: usize = 32;
@@ -37,6 +41,18 @@ impl<'a> Blocks<'a> {
     pub(crate) fn new(head: &'a Head, input: &'a Input<'a>, joint: bool) -> Self {
         Self { head, input, joint, next_row: 0, next_view: 0 }
     }
+
+    /// Where the next pass ends: with the last row whose views still fit.
+    fn end_of_pass(&self) -> usize {
+        let end = self.input.features.rows().min(self.next_row + PASS_ROWS);
+        let Some(counts) = self.input.views.and(self.input.view_counts) else { return end };
+        let mut views = 0;
+        let fitting = counts[self.next_row..end].iter().take_while(|&&count| {
+            views += count;
+            views <= PASS_VIEWS
+        });
+        self.next_row + fitting.count().max(1)
+    }
 }
 
 impl<'a> Iterator for Blocks<'a> {
@@ -47,7 +63,7 @@ impl<'a> Iterator for Blocks<'a> {
         if self.next_row == rows {
             return None;
         }
-        let end = if self.joint { rows } else { rows.min(self.next_row + PASS_ROWS) };
+        let end = if self.joint { rows } else { self.end_of_pass() };
         let range = self.next_row..end;
         self.next_row = end;
         let features = self.input.features.slice(range.clone());

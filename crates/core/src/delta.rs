@@ -21,6 +21,10 @@ pub(crate) const LABELS: f64 = 256.0;
 /// Second moments are added late and in chunks: they may be this many samples behind.
 const LATE: f64 = 8192.0;
 
+/// Samples that a member may have given: a thousand a second for thirty years. The group's clock counts those of all members, and
+/// a state whose clock says more than 10¹⁵ cannot be loaded.
+const MOST_SAMPLES: u64 = 1_000_000_000_000;
+
 /// Numbers were rounded to 32 bits on the way.
 const ROUNDING: f64 = 1e-3;
 
@@ -57,6 +61,19 @@ pub(crate) struct Sums {
     pub classes: Vec<u32>,
     pub class_n: Vec<f32>,
     pub class_sum: Vec<f32>,
+}
+
+impl Sums {
+    /// Whether the sums fit each other.
+    fn fit(&self) -> bool {
+        let Sums { sum, second_sum, second, classes, class_n, class_sum, .. } = self;
+        let dim = sum.len();
+        (second.is_empty() || second.len() == triangle::len(dim))
+            && second_sum.len() == if second.is_empty() { 0 } else { dim }
+            && class_n.len() == classes.len()
+            && Some(class_sum.len()) == classes.len().checked_mul(dim)
+            && classes.is_sorted_by(|a, b| a < b)
+    }
 }
 
 impl Delta {
@@ -191,7 +208,8 @@ impl Delta {
         state.to_bytes()
     }
 
-    /// Reads the bytes of a delta. Its numbers are finite; whether they can be is for the member that takes it.
+    /// Reads the bytes of a delta. Its numbers are finite and its sums fit each other; whether they can be is for the member
+    /// that takes it.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let state = State::read(bytes)?;
         let string = |key: &str| state.metadata.get(key).cloned().unwrap_or_default();
@@ -229,7 +247,11 @@ impl Delta {
                 },
             })
         };
-        read().map_err(|e| refused(&member, reason_of(e)))
+        let delta = read().map_err(|e| refused(&member, reason_of(e)))?;
+        if !delta.sums.fit() {
+            return Err(refused(&member, "its sums do not fit each other"));
+        }
+        Ok(delta)
     }
 
     /// Refuses a delta of another head or other settings, and sums that unit rows cannot have.
@@ -247,17 +269,14 @@ impl Delta {
         }
         let Sums { n, second_n, withdrawn, sum, second_sum, second, classes: listed, class_n, class_sum } =
             &self.sums;
+        if self.before.saturating_add(self.samples) > MOST_SAMPLES {
+            return no(format!("{} samples cannot be", self.before.saturating_add(self.samples)));
+        }
         if !(0.0..=1e15).contains(&self.half_life) {
             return no(format!("its half-life, {}, cannot be", self.half_life));
         }
-        let shapes = sum.len() == dim
-            && (second.is_empty() || second.len() == triangle::len(dim))
-            && second_sum.len() == if second.is_empty() { 0 } else { dim }
-            && class_n.len() == listed.len()
-            && class_sum.len() == listed.len() * dim
-            && listed.is_sorted_by(|a, b| a < b)
-            && listed.last().is_none_or(|&c| (c as usize) < classes);
-        if !shapes {
+        let in_head = listed.last().is_none_or(|&class| (class as usize) < classes);
+        if sum.len() != dim || !self.sums.fit() || !in_head {
             return no("its sums are not those of this head".into());
         }
         let samples = self.samples as f64 * (1.0 + ROUNDING);

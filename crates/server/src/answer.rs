@@ -16,6 +16,7 @@ use tokio::time::Sleep;
 
 use crate::problem::Problem;
 use crate::room::{Room, Share};
+use crate::routes::aside;
 
 /// Answers up to this size are not counted: the buffers of a connection hold as much.
 const SMALL: usize = 256 << 10;
@@ -42,8 +43,9 @@ impl Place {
 
     /// The answer as JSON.
     pub fn json(self, answer: &impl Serialize) -> Result<Response, Problem> {
-        let text =
-            serde_json::to_vec(answer).map_err(|e| Problem::invalid(format!("no answer in JSON: {e}")))?;
+        let held = self.0.as_ref().map_or(0, Share::bytes);
+        let text = aside(held, || serde_json::to_vec(answer))
+            .map_err(|e| Problem::invalid(format!("no answer in JSON: {e}")))?;
         Ok(self.send("application/json", text))
     }
 

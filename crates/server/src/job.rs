@@ -127,6 +127,15 @@ impl Answers {
             as_of: step.health.seen,
         }
     }
+
+    /// Takes in the answers to the rows behind these.
+    pub fn append(&mut self, later: Answers) {
+        self.rows.extend(later.rows);
+        self.top.extend(later.top);
+        self.probs.extend(later.probs);
+        self.sets.extend(later.sets);
+        self.as_of = later.as_of;
+    }
 }
 
 /// Delayed labels.

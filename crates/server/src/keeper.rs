@@ -10,6 +10,7 @@ use std::time::Instant;
 use ultta::{Session, State};
 
 use crate::board::Board;
+use crate::log::Log;
 use crate::store::{Extra, Folder};
 
 /// The owner's end of the keeper.
@@ -21,12 +22,22 @@ pub struct Keeper {
 
 /// One thing for the keeper to do.
 enum Chore {
-    /// Sync the log. Its oldest unsynced record was written at this time.
-    Sync(Arc<File>, Instant),
-    /// Write the state before a log record, and remove the logs that it replaces.
-    Base { state: State, number: u64, learning: bool, extra: Extra },
+    /// Sync the log.
+    Sync(Written),
+    /// Write the state before a log record, and remove the logs that it replaces. What is not synced of them comes first: if
+    /// the state cannot be written, they still count.
+    Base { before: Option<Written>, state: State, number: u64, learning: bool, extra: Extra },
     /// Put a copy of the session on the board.
     Publish { session: Arc<Session>, generation: u64, time: f64 },
+}
+
+/// What was written to the log and is not synced yet.
+pub struct Written {
+    pub file: Arc<File>,
+    /// When the oldest record of it was written.
+    pub since: Instant,
+    /// Number of the record behind it.
+    pub next: u64,
 }
 
 /// What the keeper is doing, and how it went. The owner reads it.
@@ -57,13 +68,20 @@ impl Keeper {
     }
 
     /// Syncs the log. `false` while an earlier sync is under way.
-    pub fn sync(&self, file: Arc<File>, since: Instant) -> bool {
-        self.send(&self.progress.syncing, || Chore::Sync(file, since))
+    pub fn sync(&self, written: Written) -> bool {
+        self.send(&self.progress.syncing, || Chore::Sync(written))
     }
 
-    /// Writes a base state. `false` while an earlier one is being written.
-    pub fn write_base(&self, state: State, number: u64, learning: bool, extra: Extra) -> bool {
-        self.send(&self.progress.writing_base, || Chore::Base { state, number, learning, extra })
+    /// Writes a base state, once what was written before it is synced. `false` while an earlier one is being written.
+    pub fn write_base(
+        &self,
+        before: Option<Written>,
+        state: State,
+        number: u64,
+        learning: bool,
+        extra: Extra,
+    ) -> bool {
+        self.send(&self.progress.writing_base, || Chore::Base { before, state, number, learning, extra })
     }
 
     /// Publishes the session. `false` while an earlier one is being published.
@@ -77,7 +95,12 @@ impl Keeper {
 
     /// Whether a base state is being written.
     pub fn writes_base(&self) -> bool {
-        self.progress.writing_base.load(Ordering::Acquire)
+        self.progress.writing_base.load(Ordering::Acquire) && !self.has_ended()
+    }
+
+    /// Whether its thread has ended before it was told to, or was never there: nothing is synced any more.
+    pub fn has_ended(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
     /// Longest time that a record waited for the disk, in milliseconds.
@@ -114,15 +137,14 @@ impl Keeper {
 impl Chore {
     fn run(self, stream: &str, folder: &Folder, board: &Board, progress: &Progress) {
         match self {
-            Chore::Sync(file, since) => {
-                let synced = file.sync_data();
-                progress.lag.fetch_max(since.elapsed().as_micros() as u64, Ordering::Relaxed);
-                if let Err(e) = synced {
-                    *progress.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(e.to_string());
-                }
+            Chore::Sync(written) => {
+                written.sync(folder, progress);
                 progress.syncing.store(false, Ordering::Release);
             }
-            Chore::Base { state, number, learning, extra } => {
+            Chore::Base { before, state, number, learning, extra } => {
+                if let Some(before) = before {
+                    before.sync(folder, progress);
+                }
                 let written = folder.write_base(state, number, learning, extra);
                 match written.and_then(|()| folder.compact()) {
                     Ok(_) => tracing::debug!(stream, number, "log compacted"),
@@ -134,6 +156,24 @@ impl Chore {
             Chore::Publish { session, generation, time } => {
                 board.publish(session, generation, time);
                 progress.publishing.store(false, Ordering::Release);
+            }
+        }
+    }
+}
+
+impl Written {
+    /// What a segment holds by now.
+    pub fn of(log: &Log, since: Instant) -> Self {
+        Self { file: log.file(), since, next: log.next() }
+    }
+
+    fn sync(self, folder: &Folder, progress: &Progress) {
+        let synced = self.file.sync_data();
+        progress.lag.fetch_max(self.since.elapsed().as_micros() as u64, Ordering::Relaxed);
+        match synced {
+            Ok(()) => folder.note_synced(self.next),
+            Err(e) => {
+                *progress.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(e.to_string());
             }
         }
     }

@@ -39,6 +39,9 @@ pub struct Manifest {
     pub base: Option<Base>,
     /// Numbers of the first records of the log's segments, in order.
     pub logs: Vec<u64>,
+    /// Whether the log has a mark (`mark.rs`). Streams of earlier builds get one when they are opened.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub marked: bool,
 }
 
 /// A base state.
@@ -63,7 +66,7 @@ impl Manifest {
     /// The manifest of a new stream: no base, and one segment that begins with record 0.
     pub fn new(head: &str, settings: &[u8]) -> Self {
         let (head, settings) = (head.to_string(), sha256(settings));
-        Self { format: FORMAT.into(), head, settings, base: None, logs: vec![0] }
+        Self { format: FORMAT.into(), head, settings, base: None, logs: vec![0], marked: true }
     }
 
     /// Number of the record that recovery starts with.

@@ -70,7 +70,7 @@ pub fn recover(folder: &Folder, head: Head, config: &Config) -> Result<Recovered
                 damage.behind,
                 file_name(&damage.aside)
             ));
-            beyond = damage.record + damage.behind;
+            beyond = damage.record + 1 + damage.behind;
         }
         replayer.flush();
         if let Some((record, reason)) = replayer.misfit.take() {
@@ -91,10 +91,18 @@ pub fn recover(folder: &Folder, head: Head, config: &Config) -> Result<Recovered
     let Some(mut log) = current else {
         return Err(Error::Format { reason: "no log is listed".into(), path: folder.path().into() });
     };
+    let synced = folder.synced();
+    if losses.is_empty() && log.next() < synced {
+        losses.push(format!(
+            "the log ends before record {}, and all records before {synced} were on the disk: {} of them are gone",
+            log.next(),
+            synced - log.next()
+        ));
+    }
     if !losses.is_empty() {
         // Samples that were lost had ids, which are given out again: a new generation tells the two apart. It begins
         // with a base of its own behind all that was lost, and what was lost is on the disk before that.
-        let number = beyond.max(log.next()) + 1;
+        let number = beyond.max(log.next()).max(synced) + 1;
         folder.note_damage(&losses.join("; "))?;
         extra = Extra { generation: extra.generation + 1, position: extra.position, ..Extra::default() };
         if let Some(membership) = session.membership() {

@@ -81,6 +81,11 @@ pub struct Share {
 }
 
 impl Share {
+    /// Bytes that it holds room for.
+    pub fn bytes(&self) -> usize {
+        permits(&self.held) * UNIT
+    }
+
     /// Holds room for this many bytes, no more and no less. `false` if there is not enough; then it holds what it held.
     pub fn hold(&mut self, bytes: usize) -> bool {
         let needed = bytes.div_ceil(UNIT);

@@ -106,6 +106,22 @@ impl Samples {
         self.times = Some(vec![time; self.len()]);
     }
 
+    /// Some of the samples. The features are shared, not copied.
+    pub(crate) fn slice(&self, range: std::ops::Range<usize>) -> Samples {
+        let views = self.views.as_ref().map(|views| {
+            let before: usize = views.counts[..range.start].iter().sum();
+            let counts = views.counts[range.clone()].to_vec();
+            let features = views.features.slice(before..before + counts.iter().sum::<usize>());
+            Views { features, counts }
+        });
+        Samples {
+            features: self.features.slice(range.clone()),
+            learn: self.learn.as_ref().map(|learn| learn[range.clone()].to_vec()),
+            times: self.times.as_ref().map(|times| times[range].to_vec()),
+            views,
+        }
+    }
+
     /// Whether later samples can follow these in one block.
     pub(crate) fn can_append(&self, later: &Samples) -> bool {
         self.features.dim() == later.features.dim()
@@ -182,5 +198,14 @@ mod tests {
         both.append(&plain);
         assert_eq!(both.learn(), Some(&[true, false, true][..]));
         assert_eq!(both.len(), 3);
+        assert_eq!(both.slice(1..3).learn(), Some(&[false, true][..]));
+        let views = Views { features: features(6), counts: vec![2, 1, 3] };
+        let viewed = Samples::new(features(3), None, Some(vec![1.0, 2.0, 3.0]), Some(views)).unwrap();
+        let last = viewed.slice(1..3);
+        assert_eq!((last.len(), last.times()), (2, Some(&[2.0, 3.0][..])));
+        assert_eq!(
+            last.views().map(|views| (views.features.rows(), &views.counts[..])),
+            Some((4, &[1, 3][..]))
+        );
     }
 }

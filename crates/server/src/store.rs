@@ -6,6 +6,7 @@
 //!                           head.safetensors        the head
 //!                           base-<n>-<digest>.safetensors  the state before record n of the log
 //!                           log-<n>.wal             records from n on
+//!                           synced                  the number up to which records are known to be on the disk
 //!                           log-<n>.damaged-<m>     what a damaged segment held from record m on
 //!                           damage.txt              what was lost, until it is acknowledged
 //!                           snapshots/<label>.safetensors
@@ -23,6 +24,7 @@ use ultta_formats::{map_file, write_atomically};
 use crate::clock::Arrivals;
 use crate::log::{self, Log, sync_folder};
 use crate::manifest::{Base, Hash, Manifest, sha256};
+use crate::mark::Mark;
 use crate::settings::Durability;
 
 const FORMAT: &str = "ultta-stream-2";
@@ -66,6 +68,7 @@ pub struct Extra {
 pub struct Folder {
     path: PathBuf,
     manifest: Arc<Mutex<Manifest>>,
+    mark: Arc<Mark>,
 }
 
 impl Folder {
@@ -79,7 +82,8 @@ impl Folder {
         head.save(aside.join("head.safetensors"))?;
         let settings = serde_json::to_vec_pretty(meta).map_err(|e| io_error(e.into()))?;
         write_atomically(&aside.join("stream.json"), &settings)?;
-        let folder = Self::with(aside.clone(), Manifest::new(head.digest(), &settings));
+        Mark::create(&aside)?;
+        let folder = Self::with(aside.clone(), Manifest::new(head.digest(), &settings))?;
         folder.create_log(0)?;
         match start {
             Some((state, learning)) => folder.write_base(state.clone(), 0, *learning, Extra::default())?,
@@ -93,7 +97,13 @@ impl Folder {
     /// segment that is not.
     pub fn open(path: PathBuf) -> Result<Self> {
         let manifest = Manifest::read(&path)?;
-        let folder = Self::with(path, manifest.clone());
+        if !manifest.marked {
+            Mark::create(&path)?;
+        }
+        let folder = Self::with(path, manifest.clone())?;
+        if !manifest.marked {
+            folder.list(|manifest| manifest.marked = true)?;
+        }
         if let Some(base) = &manifest.base {
             demand(&folder.base_path(base), "a base state")?;
         }
@@ -120,8 +130,21 @@ impl Folder {
         Ok(folder)
     }
 
-    fn with(path: PathBuf, manifest: Manifest) -> Self {
-        Self { path, manifest: Arc::new(Mutex::new(manifest)) }
+    fn with(path: PathBuf, manifest: Manifest) -> Result<Self> {
+        let mark = Arc::new(Mark::open(&path)?);
+        Ok(Self { path, manifest: Arc::new(Mutex::new(manifest)), mark })
+    }
+
+    /// Records before this number are known to be on the disk.
+    pub fn synced(&self) -> u64 {
+        self.mark.number()
+    }
+
+    /// All records before this number are on the disk now. If that cannot be noted, an earlier number stands.
+    pub fn note_synced(&self, number: u64) {
+        if let Err(error) = self.mark.advance(number) {
+            tracing::warn!(path = %self.path.display(), %error, "how far the log is synced could not be noted");
+        }
     }
 
     /// Which files belong to the stream.

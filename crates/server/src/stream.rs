@@ -12,6 +12,7 @@ use crate::clock::Clock;
 use crate::job::{Answers, Classify, Extent, Feedback, Job, Outcomes, Reply};
 use crate::metrics::Stages;
 use crate::owner::Owner;
+use crate::parts;
 use crate::problem::Problem;
 use crate::samples::Samples;
 use crate::settings::Durability;
@@ -21,6 +22,9 @@ use crate::verdict::Verdict;
 
 /// Reads that take more multiplications than this leave the threads that serve requests.
 const HEAVY: usize = 16 << 20;
+
+/// Views of a row, at most: their scores are held while the row is answered.
+const MOST_VIEWS: usize = 256;
 
 /// Scores that a waiting request may carry.
 const MOST_CELLS: usize = 1 << 20;
@@ -72,10 +76,19 @@ impl Size {
     }
 }
 
+/// Refuses more views of a row than can be held at once.
+pub fn check_views(views: usize) -> Result<(), Problem> {
+    if views > MOST_VIEWS {
+        return Err(Problem::too_large(format!("a row may have {MOST_VIEWS} views, got {views}")));
+    }
+    Ok(())
+}
+
 impl Stream {
     /// Refuses samples that cannot be shown to this stream: the last check, before they queue.
     pub fn check(&self, samples: &Samples, most_rows: usize) -> Result<(), Problem> {
         self.size(most_rows).check(samples.len(), samples.features().dim())?;
+        check_views(samples.views().and_then(|views| views.counts.iter().copied().max()).unwrap_or(0))?;
         let card = self.config.method.card();
         if card.needs_views && samples.views().is_none() {
             let method = card.name.replace('_', "-");
@@ -161,8 +174,7 @@ impl Stream {
         let (session, generation) = self.published();
         let work = samples.len() * self.head.n_classes() * self.head.dim();
         let answer = move || -> Result<Answers, Problem> {
-            let step = session.predict(samples.input(None, extent.needs_scores()))?;
-            Ok(Answers::of(&step, 0..step.rows.len(), extent, false, generation))
+            Ok(parts::predict(&session, &samples, None, extent, generation)?)
         };
         if work > HEAVY {
             tokio::task::spawn_blocking(answer).await.map_err(|_| self.gone())?

@@ -232,7 +232,7 @@ impl Classify<'_> {
             }
             if self.sink.is_none() {
                 self.progress
-                    .suspend(|| writeln!(stdout(), "{:<19}  {}", written.span(), written.words()))?;
+                    .suspend(|| writeln!(stdout(), "{:<19}  {}", written.span(), shown(&written.words())))?;
             }
         }
         Ok(())

@@ -1,5 +1,5 @@
-//! `kill -9` at random moments while everything happens at once: samples, labels, freezing, snapshots, returns to them,
-//! compaction, a shadow. After each kill both streams are what an uninterrupted run over the same requests is, byte for
+//! `kill -9` at random moments while everything happens at once: samples, labels, corrections, freezing, snapshots, returns to
+//! them, resets, compaction, a shadow. After each kill both streams are what an uninterrupted run over the same requests is, byte for
 //! byte.
 
 use std::path::Path;
@@ -18,6 +18,10 @@ enum Ask {
     Classify(usize, usize),
     /// A label for a sample of this run of the server: the id, and what the sample's id is to the shadow.
     Label { id: u64, shadow_id: u64, label: usize },
+    /// A label that counts at once; `None` takes it back.
+    Correct { id: u64, label: Option<usize> },
+    /// Start again.
+    Reset,
     /// Stop or resume learning.
     Learn(bool),
     /// Keep the state under this number.
@@ -46,6 +50,18 @@ impl Run {
             }
             Ask::Label { id, label, .. } => {
                 let _ = self.session.feedback(id, label);
+            }
+            Ask::Correct { id, label: Some(label) } => {
+                let _ = self.session.correct(id, label);
+            }
+            Ask::Correct { id, label: None } => {
+                self.session.withdraw(id);
+            }
+            Ask::Reset => {
+                let (head, learning) = (self.session.head().clone(), self.session.learning());
+                self.session = Session::new(head, &Config::default()).unwrap();
+                self.session.set_learning(learning);
+                self.generation += 1;
             }
             Ask::Learn(learning) => self.session.set_learning(learning),
             Ask::Snapshot(number) => self.snapshot = Some((number, self.session.state())),
@@ -88,6 +104,11 @@ fn send(server: &Server, ask: &Ask, run: &Run, features: &Features<'_>) -> bool 
             let body = json!({"labels": [{"id": id, "label": label}], "generation": run.generation});
             post("feedback", &body).is_some()
         }
+        Ask::Correct { id, label } => {
+            let label = label.map_or(json!({"id": id, "withdraw": true}), |l| json!({"id": id, "label": l}));
+            post("correct", &json!({"labels": [label], "generation": run.generation})).is_some()
+        }
+        Ask::Reset => post("reset", &json!({})).is_some(),
         Ask::Learn(true) => post("unfreeze", &json!({})).is_some(),
         Ask::Learn(false) => post("freeze", &json!({})).is_some(),
         Ask::Snapshot(number) => post("snapshots", &json!({"label": format!("s{number}")})).is_some(),
@@ -112,6 +133,16 @@ fn next_ask(run: &Run, shown: &[(u64, u64)], number: &mut usize, dice: &mut Dice
             Ask::Snapshot(*number)
         }
         8 if run.snapshot.is_some() => Ask::Rollback,
+        9 | 10 if !shown.is_empty() => {
+            let (id, _) = shown[dice.below(shown.len() as u64) as usize];
+            Ask::Correct { id, label: Some(dice.below(12) as usize) }
+        }
+        11 => match run.session.corrections().first() {
+            Some((id, _)) => Ask::Correct { id: *id, label: None },
+            None => Ask::Classify(run.row, 1),
+        },
+        // Rarely: what was learnt until then is gone.
+        12 if dice.below(10) == 0 => Ask::Reset,
         _ => Ask::Classify(run.row, 1 + dice.below(60) as usize),
     }
 }
@@ -136,6 +167,7 @@ fn killed_at_random_amid_everything_it_is_what_an_uninterrupted_run_is() {
     let mut shadow = session;
     let mut dice = Dice(11 + kills as u64);
     let (mut number, mut asked, mut compacted, mut rolled_back, mut in_doubt) = (0, 0, 0, 0, 0);
+    let mut corrected = 0;
     let mut server = start(folder.path(), "interval");
     let clone = json!({"name": "shade", "shadow": true});
     let made = server.post("/v1/streams/default/clone", &clone).unwrap();
@@ -172,6 +204,8 @@ fn killed_at_random_amid_everything_it_is_what_an_uninterrupted_run_is() {
                     shown.clear();
                     rolled_back += 1;
                 }
+                Ask::Correct { .. } => corrected += 1,
+                Ask::Reset => shown.clear(),
                 _ => {}
             }
             run.take(&ask, &features);
@@ -226,7 +260,7 @@ fn killed_at_random_amid_everything_it_is_what_an_uninterrupted_run_is() {
     assert!(10 * compacted > kills && asked > kills, "{compacted} of {kills} with a base, {asked} requests");
     server.terminate();
     println!(
-        "{kills} kills, {asked} requests, {} rows, {rolled_back} returns to a snapshot, {in_doubt} unanswered requests taken",
+        "{kills} kills, {asked} requests, {} rows, {rolled_back} returns to a snapshot, {corrected} corrections, {compacted} with a base, {in_doubt} unanswered requests taken",
         run.row
     );
 }

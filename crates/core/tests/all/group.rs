@@ -319,7 +319,7 @@ fn what_cannot_be_is_refused_with_a_reason() {
         let scaled: Vec<f32> = state.get::<f32>(name).unwrap().iter().map(|v| v * by).collect();
         state.put(name, &scaled);
     }
-    let cases: [(&str, &dyn Fn(&mut State)); 10] = [
+    let cases: [(&str, &dyn Fn(&mut State)); 12] = [
         ("not finite", &|s| scale(s, "sum", f32::NAN)),
         ("another head", &|s| drop(s.metadata.insert("head".into(), "0000".into()))),
         ("other settings", &|s| drop(s.metadata.insert("settings".into(), "method = \"x\"".into()))),
@@ -328,7 +328,13 @@ fn what_cannot_be_is_refused_with_a_reason() {
         ("longer than", &|s| scale(s, "class_sum", 30.0)),
         ("longer than", &|s| scale(s, "sum", 30.0)),
         ("second moments", &|s| scale(s, "second", 3.0)),
-        ("not those of this head", &|s| s.put("classes", &[7u32, 6])),
+        ("do not fit each other", &|s| s.put("classes", &[7u32, 6])),
+        ("not those of this head", &|s| {
+            let mut classes = s.get::<u32>("classes").unwrap().to_vec();
+            *classes.last_mut().unwrap() = 10_000;
+            s.put("classes", &classes);
+        }),
+        ("samples cannot be", &|s| s.put("at", &[0u64, 0, 1, 0, 1 << 50])),
         ("clock", &|s| {
             let mut n = s.get::<f64>("n").unwrap().to_vec();
             n[3] = 1e9;

@@ -105,6 +105,7 @@ impl Owner {
     /// Tells of a change: in the server's log, in the stream's status and among its events.
     pub(super) fn announce(&mut self, kind: &'static str, text: &str) {
         tracing::info!(stream = self.parts.name, kind, "{text}");
+        self.copied = None;
         self.board.set_status(self.status());
         self.board.event(self.parts.clock.now(), kind, text);
     }

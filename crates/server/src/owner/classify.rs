@@ -7,6 +7,7 @@ use super::Owner;
 use crate::alarms::AlarmView;
 use crate::job::{Answers, Classify, Reply};
 use crate::metrics::Stage;
+use crate::parts;
 use crate::problem::Problem;
 use crate::recovery::grouping_is_free;
 
@@ -30,7 +31,7 @@ impl Owner {
         let mut jobs = VecDeque::from(group);
         while let Some(first) = jobs.pop_front() {
             let mut block = vec![first];
-            while together && jobs.front().is_some_and(|job| job.can_follow(&block[0])) {
+            while together && jobs.front().is_some_and(|job| self.can_follow(job, &block)) {
                 block.extend(jobs.pop_front());
             }
             self.step(block);
@@ -49,6 +50,12 @@ impl Owner {
         }
     }
 
+    /// Whether a job can be stepped as one block behind others. What has to be done in parts is done by itself.
+    fn can_follow(&self, job: &Classify, block: &[Classify]) -> bool {
+        let small = |job: &Classify| job.samples.len() <= parts::most_rows(&self.session, job.extent);
+        job.can_follow(&block[0]) && small(job) && block.iter().all(small)
+    }
+
     /// Steps jobs as one block and answers them.
     fn step(&mut self, mut block: Vec<Classify>) {
         let keep_scores = block.iter().any(|job| job.extent.needs_scores());
@@ -57,8 +64,16 @@ impl Owner {
         for job in &block[1..] {
             samples.append(&job.samples);
         }
-        let step = match self.session.step(samples.input(zero_shot.as_ref(), keep_scores)) {
-            Ok(step) => step,
+        let most = parts::most_rows(&self.session, block[0].extent);
+        let stepped = if samples.len() > most && zero_shot.is_none() && block.len() == 1 {
+            let done = parts::step(&mut self.session, &block[0], most, self.extra.generation);
+            done.map(|(step, answers)| (step, Some(answers)))
+        } else {
+            let done = self.session.step(samples.input(zero_shot.as_ref(), keep_scores));
+            done.map(|step| (step, None))
+        };
+        let (step, mut answers) = match stepped {
+            Ok(stepped) => stepped,
             Err(e) => {
                 let problem = Problem::from(e);
                 return block.into_iter().for_each(|job| job.reply.send(Err(problem.clone())));
@@ -94,7 +109,8 @@ impl Owner {
             let rows = start..start + job.samples.len();
             start = rows.end;
             if matches!(job.reply, Reply::Caller(_)) {
-                job.reply.send(Ok(Answers::of(&step, rows, job.extent, true, self.extra.generation)));
+                let of_step = || Answers::of(&step, rows, job.extent, true, self.extra.generation);
+                job.reply.send(Ok(answers.take().unwrap_or_else(of_step)));
             }
         }
     }
@@ -102,10 +118,8 @@ impl Owner {
     /// Answers without learning, because nothing can be kept.
     fn answer_only(&mut self, jobs: Vec<Classify>) {
         for job in jobs {
-            let input = job.samples.input(job.zero_shot.as_ref(), job.extent.needs_scores());
-            let answered = self.session.predict(input);
-            let answers = answered
-                .map(|step| Answers::of(&step, 0..step.rows.len(), job.extent, false, self.extra.generation));
+            let (zero_shot, generation) = (job.zero_shot.as_ref(), self.extra.generation);
+            let answers = parts::predict(&self.session, &job.samples, zero_shot, job.extent, generation);
             job.reply.send(answers.map_err(Problem::from));
         }
     }

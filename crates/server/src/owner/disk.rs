@@ -7,6 +7,7 @@ use ultta::State;
 use super::Owner;
 use crate::fleet::GroupRecord;
 use crate::job::Classify;
+use crate::keeper::Written;
 use crate::log::Log;
 use crate::problem::Problem;
 use crate::settings::Durability;
@@ -66,12 +67,15 @@ impl Owner {
         if let Some(failure) = self.keeper.take_failure() {
             self.degrade(format!("syncing the log failed: {failure}"));
         }
+        if self.keeper.has_ended() && self.disk.refusal.is_none() {
+            self.degrade("the thread that syncs the log has ended; restart the server".into());
+        }
         if self.disk.refusal.is_some() && self.disk.tried.elapsed() >= RETRY {
             self.try_again();
         }
         if let Some(since) = self.disk.unsynced_since
             && since.elapsed() >= self.parts.sync_interval
-            && self.keeper.sync(self.disk.log.file(), since)
+            && self.keeper.sync(Written::of(&self.disk.log, since))
         {
             self.disk.unsynced_since = None;
         }
@@ -137,11 +141,16 @@ impl Owner {
 
     /// Writes what was staged; if the disk does not take it, nothing is learnt from here on. The error says why.
     fn commit(&mut self) -> Result<(), String> {
-        self.disk.commit(self.parts.durability == Durability::Sync).map_err(|e| {
+        let sync = self.parts.durability == Durability::Sync;
+        self.disk.commit(sync).map_err(|e| {
             let reason = format!("writing the log failed: {e}");
             self.degrade(reason.clone());
             reason
-        })
+        })?;
+        if sync {
+            self.parts.folder.note_synced(self.disk.log.next());
+        }
+        Ok(())
     }
 
     /// From here on samples are answered without learning, until the disk takes the log again.
@@ -158,7 +167,7 @@ impl Owner {
     /// Tries to go on after a failure: a whole new base and log, with all that was learnt before.
     fn try_again(&mut self) {
         self.disk.tried = Instant::now();
-        if self.write_own_base().is_ok() {
+        if !self.keeper.has_ended() && self.write_own_base().is_ok() {
             self.disk.accepts_again();
             self.announce("recovered", "the disk takes the log again; learning goes on");
         }
@@ -219,12 +228,9 @@ impl Owner {
             Err(e) => return self.degrade(format!("starting a new log failed: {e}")),
         };
         let old = std::mem::replace(&mut self.disk.log, log);
-        // Records of the old segment that are not synced yet are part of the new base. Both segments are kept until the
-        // base is written.
-        if let Some(since) = self.disk.unsynced_since.take() {
-            self.keeper.sync(old.file(), since);
-        }
-        self.keeper.write_base(self.session.state(), number, self.session.learning(), self.extra);
+        // Both segments are kept until the base is written.
+        let before = self.disk.unsynced_since.take().map(|since| Written::of(&old, since));
+        self.keeper.write_base(before, self.session.state(), number, self.session.learning(), self.extra);
     }
 
     /// Before the thread ends: writes a base state with everything that was accepted.

@@ -126,6 +126,7 @@ impl Owner {
         self.log_group(record)?;
         let done = record.apply(&mut self.session, &mut self.extra)?;
         self.publishing.behind |= done.changed;
+        self.copied = None;
         Ok(done)
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use ultta::{Row, Session};
+use ultta::Row;
 
 use super::Owner;
 use crate::api::Remembered;
@@ -108,11 +108,6 @@ impl Owner {
         }
     }
 
-    /// A copy of the session as it is now, and its generation: for what an operator asks now and then.
-    pub fn session(&self) -> (Session, u64) {
-        (self.session.clone(), self.extra.generation)
-    }
-
     /// Takes in labels that count at once (`None` takes one back). Gives what became of each, and how many count now.
     pub fn correct(
         &mut self,
@@ -185,6 +180,7 @@ impl Owner {
             });
         }
         self.publishing.behind = true;
+        self.copied = None;
         self.parts.shadows.show_labels(&feedback.labels, self.extra.generation);
         self.board.set_status(self.status());
         Ok(Outcomes { outcomes, remembered: self.remembered() })

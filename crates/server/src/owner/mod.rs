@@ -49,6 +49,11 @@ const PUBLISH_WITH_READERS: Duration = Duration::from_secs(1);
 /// Without readers a session is published less often; the first reader still finds a recent one.
 const PUBLISH_WITHOUT_READERS: Duration = Duration::from_secs(10);
 
+/// An operator is shown a copy that rows have left behind by at most this long, and copies cost little of the owner's time.
+const COPY_AGAIN: Duration = Duration::from_millis(200);
+/// A copy that nobody asks for again is given back after this.
+const COPY_KEPT: Duration = Duration::from_secs(2);
+
 /// What an owner is made of.
 pub struct Parts {
     pub name: String,
@@ -79,6 +84,7 @@ pub struct Owner {
     disk: Disk,
     recent: RecentAnswers,
     publishing: Publishing,
+    copied: Option<Copied>,
     /// Whether samples without a time get the server's time.
     stamps_times: bool,
     agreement: Agreement,
@@ -95,6 +101,14 @@ struct Publishing {
     wanted: bool,
     last: Instant,
     /// How long publishing took the owner last time.
+    cost: Duration,
+}
+
+/// A copy of the session for an operator's questions. Those who ask at once share it.
+struct Copied {
+    session: Arc<Session>,
+    at: Instant,
+    /// How long copying took the owner.
     cost: Duration,
 }
 
@@ -140,6 +154,7 @@ impl Owner {
                 last: Instant::now(),
                 cost: Duration::ZERO,
             },
+            copied: None,
             agreement: Agreement::default(),
             pulse: Pulse::new(parts.silent_after),
             told: None,
@@ -198,7 +213,8 @@ impl Owner {
         let disk = self.disk.next_chore(self.parts.sync_interval).map(|(after, since)| left(after, since));
         let publish = self.publishing.behind.then(|| left(self.publish_after(), self.publishing.last));
         let silence = self.pulse.left().map(|left| left.max(Duration::from_millis(1)));
-        disk.into_iter().chain(publish).chain(silence).min()
+        let copied = self.copied.as_ref().map(|copied| left(COPY_KEPT, copied.at));
+        disk.into_iter().chain(publish).chain(silence).chain(copied).min()
     }
 
     /// What is due between two jobs.
@@ -208,6 +224,9 @@ impl Owner {
             self.raise(AlarmView::silent(self.parts.clock.now(), seconds, self.session.next_id()));
         }
         self.tell_verdict();
+        if self.copied.as_ref().is_some_and(|copied| copied.at.elapsed() >= COPY_KEPT) {
+            self.copied = None;
+        }
         if self.publishing.wanted && !self.publishing.behind {
             self.publishing.wanted = false;
             self.board.withdraw_request();
@@ -231,6 +250,26 @@ impl Owner {
             self.publishing =
                 Publishing { behind: false, wanted: false, last: Instant::now(), cost: started.elapsed() };
         }
+    }
+
+    /// A copy of the session, which has seen all samples before `least`, and its generation: for what an operator asks. It has
+    /// every label and change; rows may be a moment ahead of it.
+    pub fn session(&mut self, least: u64) -> (Arc<Session>, u64) {
+        let next = self.session.next_id();
+        let recent = |copied: &Copied| {
+            let seen = copied.session.next_id();
+            seen == next || (seen >= least && copied.at.elapsed() < COPY_AGAIN.max(copied.cost * 20))
+        };
+        let session = match &self.copied {
+            Some(copied) if recent(copied) => copied.session.clone(),
+            _ => {
+                let at = Instant::now();
+                let session = Arc::new(self.session.clone());
+                self.copied = Some(Copied { session: session.clone(), at, cost: at.elapsed() });
+                session
+            }
+        };
+        (session, self.extra.generation)
     }
 
     fn status(&self) -> Status {

@@ -15,14 +15,14 @@ use utoipa_axum::routes;
 use super::lines::answer_lines;
 use crate::answer::Place;
 use crate::api::*;
-use crate::body::from_file;
+use crate::body;
 use crate::http::App;
 use crate::job::Extent;
 use crate::metrics::Stage;
 use crate::problem::Problem;
-use crate::routes::{Named, Params, content_type, json, read};
+use crate::routes::{Named, Params, aside, content_type, json, read};
 use crate::samples::{Samples, Views};
-use crate::stream::{Size, Stream};
+use crate::stream::{Size, Stream, check_views};
 
 pub fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(classify)).routes(routes!(predict))
@@ -70,7 +70,7 @@ async fn answer(
     name: &str,
     query: ClassifyQuery,
     headers: &HeaderMap,
-    body: Body,
+    sent: Body,
     learn: bool,
 ) -> Result<Response, Problem> {
     let arrived = Instant::now();
@@ -79,14 +79,24 @@ async fn answer(
     let kind = content_type(headers);
     if kind == "application/x-ndjson" {
         let pause = Duration::from_secs(limits.request_seconds);
-        return Ok(answer_lines(app, stream, query, body, learn, pause));
+        return Ok(answer_lines(app, stream, query, sent, learn, pause));
     }
-    let bytes = || read(body, limits.body_bytes, limits.request_seconds);
+    let bytes = || read(sent, limits.body_bytes, limits.request_seconds);
     let (samples, extent, refs) = match kind.as_str() {
-        "application/json" => from_json(&bytes().await?, query, stream.size(limits.batch_rows))?,
+        "application/json" => {
+            let bytes = bytes().await?;
+            aside(bytes.len(), || from_json(&bytes, query, stream.size(limits.batch_rows)))?
+        }
         "application/octet-stream" | "application/x-npy" | "application/x-safetensors" => {
-            let samples =
-                from_file(bytes().await?, Some(stream.head.dim()), query.normalize.unwrap_or(false))?;
+            let bytes = bytes().await?;
+            let rows_of = |bytes| -> Result<Samples, Problem> {
+                let file = body::open(bytes)?;
+                // Numbers of one byte become numbers of four: what is too much is refused before it is read.
+                stream.size(limits.batch_rows).check(file.rows(), file.dim())?;
+                check_views(file.views_each())?;
+                Ok(body::samples(&file, query.normalize.unwrap_or(false))?)
+            };
+            let samples = aside(bytes.len(), || rows_of(bytes))?;
             (samples, query.extent(), None)
         }
         other => {

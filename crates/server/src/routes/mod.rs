@@ -71,6 +71,14 @@ pub async fn read(body: Body, most: usize, pause: u64) -> Result<Bytes, Problem>
     Ok(first.unwrap_or_else(|| all.into()))
 }
 
+/// Bodies and answers above this size are worked on aside.
+const LARGE: usize = 1 << 20;
+
+/// Does work on so many bytes. If that takes long, the requests that this thread serves go on on another one.
+pub fn aside<T>(bytes: usize, work: impl FnOnce() -> T) -> T {
+    if bytes > LARGE { tokio::task::block_in_place(work) } else { work() }
+}
+
 /// The content type without its parameters, in lower case.
 pub fn content_type(headers: &HeaderMap) -> String {
     let value = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("");
@@ -92,7 +100,8 @@ pub async fn json_body<T: DeserializeOwned>(
     limits: &crate::settings::Limits,
 ) -> Result<T, Problem> {
     expect_json(headers)?;
-    json(&read(body, limits.body_bytes, limits.request_seconds).await?)
+    let bytes = read(body, limits.body_bytes, limits.request_seconds).await?;
+    aside(bytes.len(), || json(&bytes))
 }
 
 /// Refuses what is not declared as JSON: a page cannot send that to another origin without asking.

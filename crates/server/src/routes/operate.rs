@@ -50,7 +50,7 @@ pub fn label_of(head: &Head, id: u64, label: Option<usize>, class: Option<&str>)
 ///
 /// The logits of an answer are a sum. For the best classes and the frozen model's own answer: what the frozen model (`text`),
 /// given `labels`, the stream's images (`image`), its class frequencies (`prior`) and the `scene` say, in nats. Answered from
-/// the state as it is now.
+/// the state as it is now; of the rows of the last moment it may not know (`as_of`).
 #[utoipa::path(post, path = "/v1/streams/{stream}/explain", tag = "operate", params(("stream" = String, Path, example = "default")),
     request_body = ExplainRequest, responses((status = 200, description = "The parts of the answer", body = ExplainResponse<'_>), Refusals),
     security((), ("token" = [])))]
@@ -63,7 +63,8 @@ async fn explain(
     let stream = app.streams.get(&name)?;
     let request: ExplainRequest = json_body(&headers, body, &app.config.limits).await?;
     let best = request.best.unwrap_or(5).min(MOST_BEST) as usize;
-    let (session, generation) = stream.control(|owner| Ok(owner.session())).await?;
+    let least = request.id.map_or(0, |id| id.saturating_add(1));
+    let (session, generation) = stream.control(move |owner| Ok(owner.session(least))).await?;
     let explained = match (request.features, request.id) {
         (Some(features), None) => {
             stream.size(1).check(1, features.len())?;
@@ -169,7 +170,7 @@ async fn suggest(
     Params(query): Params<SuggestQuery>,
 ) -> Result<Response, Problem> {
     let stream = app.streams.get(&name)?;
-    let (session, generation) = stream.control(|owner| Ok(owner.session())).await?;
+    let (session, generation) = stream.control(|owner| Ok(owner.session(0))).await?;
     let k = query.k.unwrap_or(20).min(MOST_SUGGESTED) as usize;
     let suggested = tokio::task::block_in_place(|| session.suggest(k))?;
     let view = |s: &ultta::Suggestion| SuggestionView {
@@ -200,7 +201,7 @@ async fn layer(
     if !ultta::LAYER_ENDINGS.contains(&format) {
         return Err(Problem::invalid(format!("format: expected {}", ultta::LAYER_ENDINGS.join(", "))));
     }
-    let (session, _) = stream.control(|owner| Ok(owner.session())).await?;
+    let (session, _) = stream.control(|owner| Ok(owner.session(u64::MAX))).await?;
     let bytes = tokio::task::block_in_place(|| session.layer()?.to_bytes(format))?;
     Ok(Place::for_file(&app.room, bytes.len())?.send("application/octet-stream", bytes))
 }

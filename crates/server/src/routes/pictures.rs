@@ -16,7 +16,7 @@ use crate::api::*;
 use crate::http::App;
 use crate::metrics::Stage;
 use crate::problem::Problem;
-use crate::routes::{Named, Params, content_type, json, read};
+use crate::routes::{Named, Params, aside, content_type, json, read};
 use crate::samples::Samples;
 
 pub fn router() -> OpenApiRouter<Arc<App>> {
@@ -76,7 +76,7 @@ async fn answer_pictures(
         "multipart/form-data" => from_multipart(request).await?,
         "application/json" => {
             let bytes = read(request.into_body(), limits.body_bytes, limits.request_seconds).await?;
-            let request: PicturesRequest = json(&bytes)?;
+            let request: PicturesRequest = aside(bytes.len(), || json(&bytes))?;
             if let Some(names) = request.refs.as_ref().filter(|r| r.len() != request.pictures.len()) {
                 let (expected, got) = (request.pictures.len(), names.len());
                 return Err(ultta::Error::Shape { what: "refs", expected, got }.into());
@@ -91,7 +91,7 @@ async fn answer_pictures(
                     .map(Bytes::from)
                     .map_err(|e| Problem::malformed(format!("picture {i}: not base64: {e}")))
             };
-            request.pictures.iter().enumerate().map(decode).collect::<Result<_, _>>()?
+            aside(bytes.len(), || request.pictures.iter().enumerate().map(decode).collect::<Result<_, _>>())?
         }
         "application/octet-stream" => {
             vec![read(request.into_body(), limits.picture_bytes, limits.request_seconds).await?]

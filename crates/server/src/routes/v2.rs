@@ -25,7 +25,7 @@ use crate::auth::Access;
 use crate::http::App;
 use crate::job::Extent;
 use crate::problem::Problem;
-use crate::routes::{Named, content_type, read};
+use crate::routes::{Named, aside, content_type, read};
 use crate::samples::Samples;
 use crate::stream::Size;
 
@@ -339,14 +339,15 @@ async fn infer(
         return Err(Problem::unsupported(format!("expected application/json, got {kind:?}")).into());
     }
     let bytes = read(body, limits.body_bytes, limits.request_seconds).await?;
-    let (mut request, binary) = split(&bytes, header_length)?;
+    let (mut request, binary) = aside(bytes.len(), || split(&bytes, header_length))?;
     let parameters = request.parameters.unwrap_or_default();
     let learn = parameters.learn.unwrap_or(true);
     if learn && access < Access::Write {
         let text = "a token for read was given, learning needs one for write (learn: false answers only)";
         return Err(Problem::forbidden(text).into());
     }
-    let samples = input_samples(&mut request, binary, stream.size(limits.batch_rows))?;
+    let size = stream.size(limits.batch_rows);
+    let samples = aside(bytes.len(), || input_samples(&mut request, binary, size))?;
     stream.check(&samples, limits.batch_rows)?;
     let wanted = wanted(&request)?;
     // Each output is written by itself: a class's name may be asked for many times.

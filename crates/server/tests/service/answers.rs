@@ -141,14 +141,14 @@ fn large_bodies_that_pause_leave_room_for_small_ones() {
 fn lines_hold_room_until_they_are_answered() {
     let folder = tempfile::tempdir().unwrap();
     let mut tight = config(folder.path());
-    (tight.limits.body_bytes, tight.limits.waiting_bytes) = (4 << 20, 4 << 20);
+    (tight.limits.body_bytes, tight.limits.waiting_bytes) = (2 << 20, 2 << 20);
     let service = Service::start(tight);
     let mut simulator =
         Simulator::new(&SimulatorConfig { classes: 3000, dim: 16, ..Default::default() }).unwrap();
     service.ensure_with("wide", "zero-shot", simulator.head().clone());
     let row = simulator.next_block(1).0.row(0).to_vec();
     // Small answers would fit into the buffers of the connection; large lines fill the room while they wait.
-    let line = format!("{}\n", json!({"features": row, "views": vec![&row; 600]}));
+    let line = format!("{}\n", json!({"features": row, "views": vec![&row; 250]}));
     let lines = 140;
     let mut socket = TcpStream::connect(service.address).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -162,7 +162,7 @@ fn lines_hold_room_until_they_are_answered() {
         (0..lines).for_each(|_| drop(out.write_all(line.as_bytes())));
     });
     // Nobody reads yet: answers fill the buffers of the connection, then lines fill the room, and another request has none.
-    let half = vec![0; 2 << 20];
+    let half = vec![0; 1 << 20];
     eventually("lines fill the room", || service.send(CLASSIFY_WIDE, OCTETS, &half).0 == 429);
     // From here on the server takes lines until it has no room for one more, which takes it a moment.
     for _ in 0..100 {

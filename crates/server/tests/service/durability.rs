@@ -174,6 +174,72 @@ fn a_torn_or_broken_tail_costs_only_itself() {
     service.stop();
 }
 
+/// A log that lost records which were on the disk was cut by somebody, at the end of a record or within one. What was not
+/// synced yet may go with the power, and is no damage.
+#[test]
+fn a_log_that_ends_before_what_was_synced_is_damaged() {
+    for (durability, damaged) in [(Durability::Sync, true), (Durability::Interval, false)] {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = ServerConfig { durability, sync_interval_ms: 600_000, ..config(folder.path()) };
+        let service = Service::start(settings);
+        service.ensure("default", "ul-tta");
+        let (features, mut session) = (rows(100), session("ul-tta"));
+        let mut ends = Vec::new();
+        for start in (0..100).step_by(10) {
+            service.classify(&features.slice(start..start + 10));
+            ends.push(fs::metadata(&logs(folder.path())[0]).unwrap().len() as usize);
+        }
+        session.step(&features.slice(0..60)).unwrap();
+        for kept in [ends[5], ends[6] - 3] {
+            let left = crash(folder.path());
+            let log = &logs(left.path())[0];
+            let bytes = fs::read(log).unwrap();
+            fs::write(log, &bytes[..kept]).unwrap();
+            let after = Service::start(config(left.path()));
+            let (_, view) = after.get("/v1/streams/default");
+            let told = view["status"]["damage"].as_str();
+            assert_eq!(told.is_some(), damaged, "{durability:?}, {kept}: {view}");
+            if let Some(told) = told {
+                assert!(told.contains("ends before record 6") && told.contains("4 of them"), "{told}");
+                assert_eq!(after.get("/healthz").1["degraded"]["default"], told);
+            }
+            assert_eq!(view["status"]["generation"], u64::from(damaged), "no id means two samples");
+            assert_eq!(after.state("default"), session.state().to_bytes().unwrap());
+            // It goes on, and is told until it is acknowledged.
+            after.classify(&features.slice(60..70));
+            let again = crash(left.path());
+            after.stop();
+            let again = Service::start(config(again.path()));
+            assert_eq!(again.get("/healthz").1["status"] == "degraded", damaged);
+            assert_eq!(again.post("/v1/streams/default/acknowledge", &json!({})).0, 200);
+            assert_eq!(again.get("/healthz").1["status"], "ok");
+            again.stop();
+        }
+        service.stop();
+    }
+}
+
+/// A folder of an earlier build has no mark; it gets one.
+#[test]
+fn a_stream_without_a_mark_gets_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = Service::with_default(folder.path(), "ul-tta");
+    let (features, mut session) = (rows(40), session("ul-tta"));
+    service.classify(&features);
+    session.step(&features).unwrap();
+    let left = crash(folder.path());
+    service.stop();
+    let stream = left.path().join("streams/default");
+    fs::remove_file(stream.join("synced")).unwrap();
+    crate::manifest::list_logs(&stream, &[0]);
+    let service = Service::start(config(left.path()));
+    assert_eq!(service.get("/healthz").1["status"], "ok");
+    assert_eq!(service.state("default"), session.state().to_bytes().unwrap());
+    service.stop();
+    assert!(stream.join("synced").exists());
+    assert!(fs::read_to_string(stream.join("manifest.json")).unwrap().contains("\"marked\": true"));
+}
+
 #[test]
 fn the_log_is_compacted_and_nothing_is_lost() {
     let folder = tempfile::tempdir().unwrap();

@@ -47,7 +47,7 @@ fn folder_in_use() -> (tempfile::TempDir, Vec<u8>) {
 fn every_file_that_is_missing_or_changed_is_named_and_putting_it_back_mends_the_stream() {
     let (folder, state) = folder_in_use();
     type Harm = fn(&Path);
-    let harms: [(&str, &[&str], Harm); 13] = [
+    let harms: [(&str, &[&str], Harm); 15] = [
         ("base missing", &["base-", "a base state is missing"], |f| {
             fs::remove_file(find(f, "default", "base-")).unwrap()
         }),
@@ -90,6 +90,14 @@ fn every_file_that_is_missing_or_changed_is_named_and_putting_it_back_mends_the_
             let path = find(f, "default", "manifest");
             let text = fs::read_to_string(&path).unwrap();
             fs::write(&path, text.replace("\"number\": 1", "\"number\": 0")).unwrap();
+        }),
+        ("mark missing", &["synced", "is missing"], |f| {
+            fs::remove_file(find(f, "default", "synced")).unwrap()
+        }),
+        ("mark changed", &["synced", "is damaged"], |f| {
+            let path = find(f, "default", "synced");
+            flip(&path, 0);
+            flip(&path, 512);
         }),
         ("a foreign log", &["log-", "not listed"], |f| {
             let log = find(f, "default", "log-");
@@ -181,8 +189,8 @@ fn resets_without_a_record_between_them_survive() {
     service.stop();
 }
 
-/// Writes the manifest anew with these segments, as the service would.
-fn list_logs(stream: &Path, logs: &[u64]) {
+/// Writes the manifest anew with these segments, as the service did before logs had marks.
+pub fn list_logs(stream: &Path, logs: &[u64]) {
     let path = stream.join("manifest.json");
     let sealed: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
     let listed = &sealed["manifest"];

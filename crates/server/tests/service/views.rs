@@ -124,3 +124,38 @@ fn while_nothing_can_be_kept_samples_with_views_are_answered() {
         service.stop();
     }
 }
+
+/// The scores of a row's views are held at once, so their number is bounded, in bodies of every kind and for every method.
+#[test]
+fn a_row_has_few_views() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = Service::with_default(folder.path(), "ul-tta");
+    let (one, many) = (rows(1), rows(257));
+    let list = |n: usize| (0..n).map(|view| many.row(view)).collect::<Vec<_>>();
+    let bytes =
+        |rows: &Features<'_>| -> Vec<u8> { rows.data().iter().flat_map(|v| v.to_le_bytes()).collect() };
+    for (n, expected) in [(256, 200), (257, 413)] {
+        let mut body = request(&one);
+        body["views"] = json!([list(n)]);
+        let (status, answer) = service.post("/v1/streams/default/predict", &body);
+        assert_eq!(status, expected, "{n} views: {answer}");
+        let (features, views) = (bytes(&one), bytes(&many.slice(0..n)));
+        let tensor = |shape: &[usize], data| {
+            safetensors::tensor::TensorView::new(safetensors::Dtype::F32, shape.to_vec(), data).unwrap()
+        };
+        let tensors = [("features", tensor(&[1, DIM], &features)), ("views", tensor(&[1, n, DIM], &views))];
+        let file = safetensors::serialize(tensors, None).unwrap();
+        let (status, answer) = service.send("/v1/streams/default/predict", "application/octet-stream", &file);
+        assert_eq!(status, expected, "{n} views in a file: {answer}");
+        assert!(
+            status == 200 || answer["detail"].as_str().unwrap().contains("256 views, got 257"),
+            "{answer}"
+        );
+    }
+    let line = json!({"features": one.row(0), "views": list(257)}).to_string();
+    let lines = [("content-type", "application/x-ndjson")];
+    let (status, answer, _) = service.send_raw("/v1/streams/default/predict", &lines, line.as_bytes());
+    let answer = String::from_utf8(answer).unwrap();
+    assert!(status == 200 && answer.contains("256 views, got 257"), "{answer}");
+    service.stop();
+}

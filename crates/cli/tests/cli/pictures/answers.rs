@@ -51,6 +51,19 @@ fn control_characters_in_names_are_escaped_for_people() {
     assert_eq!((strict.code, strict.stderr.trim_end().lines().count()), (2, 1), "{:?}", strict.stderr);
     let missing = place.run(&["inspect", "no\nsuch.safetensors"]);
     assert!(missing.code == 2 && missing.stderr.contains(r"no\nsuch.safetensors"), "{:?}", missing.stderr);
+    let doctor = place.run(&["doctor", "photos"]);
+    assert!(doctor.stdout.contains(r"broken\r\n.png"), "{:?}", doctor.stdout);
+    assert!(!doctor.stdout.contains(['\r', '\u{1b}']), "{:?}", doctor.stdout);
+    // Names of classes come from files, too.
+    let labels = "cat,dog\nWRONG\u{1b}[2J";
+    let classes = place.run(&["classify", "photos", "--labels", labels, "--top", "2"]).success();
+    assert!(classes.stdout.contains(r"dog\nWRONG\u{1b}[2J"), "{:?}", classes.stdout);
+    place.run(&["head", "--labels", labels, "--out", "h.safetensors"]).success();
+    let head = place.run(&["inspect", "h.safetensors"]).success();
+    assert!(head.stdout.contains(r"names: cat, dog\nWRONG\u{1b}[2J"), "{:?}", head.stdout);
+    for text in [classes.stdout, classes.stderr, head.stdout] {
+        assert!(!text.contains("\nWRONG") && !text.contains('\u{1b}'), "{text:?}");
+    }
     let json = place.run(&["classify", "photos", "--labels", "cat,dog,fox", "--json"]).success();
     assert!(
         json.lines().iter().any(|line| line["id"].as_str().unwrap().contains('\n')),

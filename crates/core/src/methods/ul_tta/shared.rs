@@ -35,6 +35,9 @@ const AHEAD: f64 = 8.0;
 /// Updates for which others are set aside that have misled, the first time.
 const ASIDE: u64 = 8;
 
+/// The group's clock goes no further.
+const LATEST: f64 = 1e15;
+
 /// Sums of a group, as they were when its clock stood at `reference`.
 #[derive(Clone, Debug)]
 pub(super) struct Body {
@@ -289,7 +292,7 @@ impl Shared {
         let known = self.heard.get(&delta.member).map_or(0, |heard| heard.samples);
         let samples = delta.before + delta.samples;
         Arc::make_mut(&mut self.others).add(&delta.sums, delta.stamp, self.half_life, 1.0);
-        self.clock += samples.saturating_sub(known) as f64;
+        self.clock = (self.clock + samples.saturating_sub(known) as f64).min(LATEST);
         self.latest = self.latest.max(delta.stamp);
         let heard = Heard { epoch: delta.epoch, number: delta.upto, samples, stamp: delta.stamp };
         self.heard.insert(delta.member.clone(), heard);
@@ -310,7 +313,7 @@ impl Shared {
 
     pub(super) fn load(state: &State, half_life: f64, classes: usize, dim: usize) -> Result<Self> {
         let [epoch, number, samples, asides, aside] = state.counts("shared.at")?;
-        let clock = state.within::<f64>("shared.clock", 3, 0.0..=1e15)?;
+        let clock = state.within::<f64>("shared.clock", 3, 0.0..=LATEST)?;
         let ([member, head, settings], heard): ([String; 3], _) =
             serde_json::from_slice(state.get::<u8>("shared.names")?)
                 .map_err(|e| Error::state(format!("shared.names: {e}")))?;
