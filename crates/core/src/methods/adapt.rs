@@ -101,6 +101,7 @@ pub(crate) static CARD: Card = Card {
     readout: Readout::AfterObserve,
     grouping: Grouping::Independent,
     tuned: true,
+    answer_keys: &["scale"],
     ..Card::PLAIN
 };
 

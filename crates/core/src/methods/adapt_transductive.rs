@@ -65,6 +65,7 @@ pub(crate) static CARD: Card = Card {
     grouping: Grouping::Joint,
     transductive: true,
     tuned: true,
+    answer_keys: &["capacity", "alpha", "scale", "double_count", "view_share"],
     ..Card::PLAIN
 };
 
