@@ -43,7 +43,8 @@ impl Clock {
         Timing {
             seconds,
             samples_per_second: if seconds > 0.0 { self.samples as f64 / seconds } else { 0.0 },
-            rows_per_step: self.block,
+            // A step over the whole stream has as many rows as that.
+            rows_per_step: self.block.min(self.samples),
             step_p50_us: at(0.5),
             step_p99_us: at(0.99),
             ..Timing::default()

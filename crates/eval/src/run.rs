@@ -341,9 +341,10 @@ impl Learner {
                 let encoding = job.packs[0].pictures.as_ref()?.encoding();
                 timing.encode_seconds = encoding.seconds;
                 timing.peak_bytes = peak_bytes().map_or(0, |own| own.max(encoding.peak_bytes));
-                // The picture and, for a method that needs them, its views; the zero-shot scores; what the card counts.
+                // The picture and, for a method that reads them, its views; the zero-shot scores; what the card counts.
                 let card = job.method.card();
-                let views = if card.needs_views { job.packs[0].views_each() } else { 0 };
+                let reads = card.needs_views || card.reads_views;
+                let views = if reads { job.packs[0].views_each() } else { 0 };
                 let forwards = 1.0 + views as f64;
                 let (classes, dim) = (head.n_classes() as f64, head.dim() as f64);
                 let own = card.operations.map_or(0.0, |count| count(classes, dim));

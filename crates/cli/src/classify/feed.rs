@@ -1,7 +1,8 @@
 //! Frames on their way from ffmpeg to the encoder. A thread reads them as they come.
 //!
 //! A file waits for the encoder. A live source does not: only its newest frame is kept, what the encoder cannot keep up
-//! with is dropped and counted. With `follow` a source that went away is opened again and again until it is back.
+//! with is dropped and counted. The last frame before a source went away is kept, too: it tells what was seen until then.
+//! With `follow` a source that went away is opened again and again until it is back.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -13,6 +14,9 @@ use ultta_encode::video::{Frames, Source, Stopper};
 
 /// Frames of a file that are read ahead.
 const AHEAD: usize = 16;
+
+/// Frames and losses of a live source that wait for the encoder, at most.
+const MOST_WAITING: usize = 64;
 
 /// A live source that is silent for this long is opened anew.
 const SILENCE: Duration = Duration::from_secs(10);
@@ -71,6 +75,13 @@ impl Shared {
     fn push(&self, event: Event) {
         self.lock().events.push_back(event);
         self.changed.notify_all();
+    }
+
+    /// Tells that the source went away; while too much waits, nothing is told.
+    fn lose(&self, at: f64, reason: String) {
+        if self.lock().events.len() < MOST_WAITING {
+            self.push(Event::Lost(at, reason));
+        }
     }
 }
 
@@ -180,7 +191,7 @@ impl Reader {
             let reason = problem.unwrap_or_else(|| "it ended".into());
             // Tries that fail in the same way are told once.
             if reason != last_reason {
-                self.shared.push(Event::Lost(self.started.elapsed().as_secs_f64(), reason.clone()));
+                self.shared.lose(self.started.elapsed().as_secs_f64(), reason.clone());
                 last_reason = reason;
             }
             if self.pause(wait) {
@@ -233,8 +244,14 @@ impl Reader {
         let mut state = self.shared.lock();
         state.heard = Instant::now();
         if self.source.is_live() {
-            let waiting = state.events.iter().position(|event| matches!(event, Event::Frame(..)));
-            if let Some(place) = waiting {
+            // A frame gives way to the next one, but not to one from behind a loss of the source: what was seen before it
+            // would be missing. An encoder that does not get on at all keeps no more than a few.
+            let newest = state.events.len().saturating_sub(1);
+            let gives_way = match state.events.len() {
+                MOST_WAITING.. => state.events.iter().position(|event| matches!(event, Event::Frame(..))),
+                _ => Some(newest).filter(|&place| matches!(state.events.get(place), Some(Event::Frame(..)))),
+            };
+            if let Some(place) = gives_way {
                 state.events.remove(place);
                 state.dropped += 1;
             }

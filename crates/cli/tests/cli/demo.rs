@@ -2,7 +2,7 @@
 
 use ultta_encode::tiny::shapes::SHAPES;
 
-use crate::support::{command, outcome, ultta};
+use crate::support::{command, outcome, root, ultta};
 
 #[test]
 fn the_demo_runs_and_reports() {
@@ -46,6 +46,22 @@ fn json_tells_the_same_for_the_same_seed_and_adaptation_helps() {
         assert!(top1("ul-tta") > top1("zero-shot"), "{phase}");
         assert!((0.4..0.8).contains(&top1("zero-shot")), "{phase}");
     }
+}
+
+#[test]
+fn the_readme_has_the_figures_of_the_demo() {
+    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
+    let row = readme.lines().find(|line| line.starts_with("| simulated stream")).unwrap();
+    let cells = row.split('|').skip(2).flat_map(|cell| cell.split('→'));
+    let shown: Vec<f64> = cells.filter_map(|figure| figure.trim().parse().ok()).collect();
+    let folder = tempfile::tempdir().unwrap();
+    let demo = outcome(command(&["demo", "--json"]).current_dir(&folder)).success().json();
+    let phases = demo["phases"].as_array().unwrap().iter().take(3);
+    let top1 = |phase: &serde_json::Value, method: &str| phase["methods"][method]["top1"].as_f64().unwrap();
+    let made: Vec<f64> =
+        phases.flat_map(|p| [100.0 * top1(p, "zero-shot"), 100.0 * top1(p, "ul-tta")]).collect();
+    let same = shown.len() == 6 && shown.iter().zip(&made).all(|(s, m)| (s - m).abs() < 0.15);
+    assert!(same, "README {shown:?}, demo {made:?}; docs/picture.py draws docs/demo.svg anew");
 }
 
 #[test]

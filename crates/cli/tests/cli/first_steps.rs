@@ -34,14 +34,13 @@ fn serve(place: &Path, arguments: &[&str]) -> (Server, String, String) {
     (Server(child), first, second)
 }
 
-/// `docs/service.md` begins with commands that work one after another, without a download.
-#[test]
-fn the_first_commands_of_the_service_work_as_they_are_written() {
-    let docs = std::fs::read_to_string(root().join("docs/service.md")).unwrap();
+/// The README and `docs/service.md` begin with commands that work one after another, without a download. The answer to the
+/// picture.
+fn first_commands(page: &str) -> Value {
+    let text = std::fs::read_to_string(root().join(page)).unwrap();
     let line = |start: &str| {
-        let line =
-            docs.lines().find(|line| line.starts_with(start)).unwrap_or_else(|| panic!("{start} is missing"));
-        line.split(" #").next().unwrap().to_string()
+        let line = text.lines().find(|line| line.starts_with(start));
+        line.unwrap_or_else(|| panic!("{page}: {start} is missing")).split(" #").next().unwrap().to_string()
     };
     let place = tempfile::tempdir().unwrap();
     for start in ["ultta demo --pictures", "ultta head"] {
@@ -61,8 +60,35 @@ fn the_first_commands_of_the_service_work_as_they_are_written() {
     let agent = ureq::Agent::new_with_defaults();
     let request = agent.post(format!("http://{address}{path}")).header("content-type", "image/png");
     let mut response = request.send(&std::fs::read(place.path().join(file)).unwrap()[..]).unwrap();
-    let answer: Value = response.body_mut().read_json().unwrap();
-    assert!(answer["rows"][0]["class"].is_string() && answer["learnt"] == false, "{answer}");
+    response.body_mut().read_json().unwrap()
+}
+
+/// The names in a document, at every depth.
+fn names(document: &Value) -> Vec<String> {
+    match document {
+        Value::Object(map) => {
+            map.iter().flat_map(|(name, value)| [vec![name.clone()], names(value)].concat()).collect()
+        }
+        Value::Array(values) => values.iter().flat_map(names).collect(),
+        _ => Vec::new(),
+    }
+}
+
+#[test]
+fn the_first_commands_of_the_service_work_as_they_are_written() {
+    let answer = first_commands("docs/service.md");
+    let docs = std::fs::read_to_string(root().join("docs/service.md")).unwrap();
+    let shown = docs.split("```json\n").nth(1).unwrap().split("```").next().unwrap();
+    let shown: Value = serde_json::from_str(shown).unwrap();
+    assert_eq!(names(&answer), names(&shown), "{answer}");
+    assert_eq!(answer["rows"][0]["class"], shown["rows"][0]["class"]);
+    assert_eq!(answer["learnt"], false);
+}
+
+#[test]
+fn the_first_commands_of_the_readme_work_as_they_are_written() {
+    let answer = first_commands("README.md");
+    assert!(answer["rows"][0]["class"] == "star" && answer["learnt"] == true, "{answer}");
 }
 
 #[test]

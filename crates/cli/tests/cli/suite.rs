@@ -235,17 +235,23 @@ fn views_are_written_read_and_made() {
         "--model",
         "model",
         "--methods",
-        "zero-shot,zero,boost-adapter",
+        "zero-shot,zero,boost-adapter,tda",
         "--json",
     ];
     let output = ok(place, &[&eval[..], &["--views", "3", "--out", "with"]].concat());
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(document["runs"].as_array().unwrap().len(), 3, "{document}");
-    let zero = document["runs"].as_array().unwrap().iter().find(|r| r["method"] == "zero").unwrap();
-    assert_eq!(zero["cost"]["forwards"], 4.0, "the picture and its views");
+    assert_eq!(document["runs"].as_array().unwrap().len(), 4, "{document}");
+    let forwards = |document: &Value, method: &str| {
+        let runs = document["runs"].as_array().unwrap();
+        runs.iter().find(|r| r["method"] == method).unwrap()["cost"]["forwards"].as_f64().unwrap()
+    };
+    assert_eq!(forwards(&document, "zero-shot"), 1.0);
+    assert_eq!(forwards(&document, "zero"), 4.0, "the picture and its views");
+    assert_eq!(forwards(&document, "tda"), 4.0, "it reads them where there are any");
     let output = ok(place, &[&eval[..], &["--out", "without"]].concat());
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(document["skipped"].as_array().unwrap().len(), 2, "{document}");
+    assert_eq!(forwards(&document, "tda"), 1.0);
     // `run` reads them from the file.
     let head = "with/pictures/photos/head.safetensors";
     let run = |features: &str| {

@@ -109,6 +109,8 @@ pub struct Card {
     pub needs_labels: bool,
     /// Whether it needs extra views of each sample.
     pub needs_views: bool,
+    /// Whether it reads the extra views of a sample where there are any. Each is a further pass of the encoder.
+    pub reads_views: bool,
     /// Whether its batch is the whole stream.
     pub transductive: bool,
     /// Whether its paper chose settings for each dataset. Here every method has one configuration for all.
@@ -141,6 +143,7 @@ impl Card {
         files: &[],
         needs_labels: false,
         needs_views: false,
+        reads_views: false,
         transductive: false,
         tuned: false,
         growth: Growth::Classes,

@@ -63,7 +63,7 @@ impl Default for AdaptConfig {
             scale: 60.0,
             double_count: true,
             stale_vote: true,
-            lag: 1.0 / 64.0,
+            lag: 1.0 / 16.0,
             view_share: 0.1,
         }
     }
@@ -98,10 +98,13 @@ pub(crate) static CARD: Card = Card {
     name: "adapt",
     summary: "Gaussian classes and a vote of a bank of confident samples scale the frozen logits, online",
     paper: "Zhang et al., Backpropagation-Free Test-Time Adaptation via Probabilistic Gaussian Alignment, NeurIPS 2025, arXiv 2508.15568",
+    // As published, for a sample that enters the full bank: vote and scores, 16 c rows of scatter, a factorisation, C solutions.
+    operations: Some(|c, d| 34.0 * c * d + 18.0 * c * d * d + 2.0 / 3.0 * d * d * d),
     readout: Readout::AfterObserve,
     grouping: Grouping::Independent,
     tuned: true,
     answer_keys: &["scale"],
+    reads_views: true,
     ..Card::PLAIN
 };
 

@@ -61,11 +61,14 @@ pub(crate) static CARD: Card = Card {
     name: "adapt_transductive",
     summary: "Gaussian classes and a vote of confident samples scale the frozen logits, over the whole stream",
     paper: super::adapt::CARD.paper,
+    // Sums over all samples, the vote of 6 per class, the scores; the one factorisation is shared by the whole stream.
+    operations: Some(|c, d| 16.0 * c * d),
     readout: Readout::BeforeObserve,
     grouping: Grouping::Joint,
     transductive: true,
     tuned: true,
     answer_keys: &["capacity", "alpha", "scale", "double_count", "view_share"],
+    reads_views: true,
     ..Card::PLAIN
 };
 

@@ -64,6 +64,7 @@ pub(crate) static CARD: Card = Card {
     grouping: Grouping::Independent,
     tuned: true,
     answer_keys: &["beta", "weight"],
+    reads_views: true,
     ..Card::PLAIN
 };
 

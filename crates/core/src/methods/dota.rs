@@ -75,7 +75,7 @@ impl Default for DotaConfig {
             eta: 0.3,
             rho: 0.02,
             flat_start: true,
-            lag: 1.0 / 64.0,
+            lag: 1.0 / 16.0,
             view_share: 0.1,
             max_bytes: 4 << 30,
         }
@@ -135,12 +135,15 @@ pub(crate) static CARD: Card = Card {
     name: "dota",
     summary: "a running Gaussian per class with pooled covariance beside zero-shot",
     paper: "Han et al., DOTA: Distributional Test-Time Adaptation of Vision-Language Models, NeurIPS 2025, arXiv 2409.19375",
+    // As published, nothing lags: scores, a covariance per class, a factorisation and C solutions for every sample.
+    operations: Some(|c, d| 2.0 * c * d + 5.0 * c * d * d + 2.0 / 3.0 * d * d * d),
     readout: Readout::BeforeObserve,
     grouping: Grouping::Independent,
     tuned: true,
     growth: Growth::Squares,
     bytes: Some(bytes),
     answer_keys: &["eta", "rho", "max_bytes"],
+    reads_views: true,
     ..Card::PLAIN
 };
 
@@ -196,9 +199,9 @@ impl Dota {
     fn accumulate(&mut self, batch: &Batch<'_>, row: usize) {
         let dim = self.head.dim();
         let views = confident_views(batch, row, self.config.view_share);
-        // Per class Σ_views p and Σ_views p z; every view is seen from the mean before the sample.
-        let mut added: Vec<(usize, f64, Vec<f64>)> = Vec::new();
-        for view in &views {
+        // What each view teaches, (view, class, p). Every view is seen from the mean before the sample.
+        let mut taught: Vec<(usize, usize, f64)> = Vec::new();
+        for (v, view) in views.iter().enumerate() {
             let mut probs = math::widen(view.logits);
             softmax_f64(&mut probs);
             for (class, p) in probs.into_iter().enumerate().filter(|(_, p)| *p >= NEGLIGIBLE) {
@@ -207,29 +210,30 @@ impl Dota {
                 self.pending
                     .extend(view.feature.iter().zip(mean).map(|(&z, m)| (root * (z as f64 - m)) as f32));
                 self.pending_class.push(class as u32);
-                let at = added.iter().position(|a| a.0 == class).unwrap_or_else(|| {
-                    added.push((class, 0.0, vec![0.0; dim]));
-                    added.len() - 1
-                });
-                added[at].1 += p;
-                math::add(&mut added[at].2, p, view.feature);
+                taught.push((v, class, p));
             }
-        }
-        for (class, p, sum) in &added {
-            let n = self.counts[*class];
-            let mean = &mut self.means[class * dim..][..dim];
-            mean.iter_mut().zip(sum).for_each(|(m, s)| *m = (n * *m + s) / (n + p));
-            self.counts[*class] = n + p;
         }
         self.seen += 1;
-        if due(self.seen, self.inverted_at, self.config.lag) {
-            self.invert();
-        } else {
-            let moved: Vec<usize> = added.iter().map(|(class, ..)| *class).collect();
-            self.gaussian.refresh(&self.precision, &moved, &self.means);
-            if self.pending_class.len() >= MOST_PENDING {
-                self.fold();
+        let inverts = due(self.seen, self.inverted_at, self.config.lag);
+        let rows: Vec<f64> = views.iter().flat_map(|view| math::widen(view.feature)).collect();
+        let solved = (!inverts).then(|| {
+            let mut solved = rows.clone();
+            self.precision.apply(&mut solved);
+            solved
+        });
+        for (view, class, p) in taught {
+            let (n, at) = (self.counts[class], view * dim..(view + 1) * dim);
+            let mean = &mut self.means[class * dim..][..dim];
+            math::blend(mean, (n, p), &rows[at.clone()]);
+            self.counts[class] = n + p;
+            if let Some(solved) = &solved {
+                self.gaussian.blend(class, (n, p), &solved[at], mean);
             }
+        }
+        if inverts {
+            self.invert();
+        } else if self.pending_class.len() >= MOST_PENDING {
+            self.fold();
         }
     }
 
@@ -317,6 +321,7 @@ impl Adapter for Dota {
         state.put("sums", &sums);
         state.put("pooled", &self.pooled);
         state.put("factor", self.precision.factor());
+        state.put("slopes", self.gaussian.slopes());
         state.put("pending", &self.pending);
         state.put("pending.class", &self.pending_class);
         state
@@ -338,6 +343,7 @@ impl Adapter for Dota {
         let sums = state.get_n::<f32>("sums", taught.len() * triangle::len(dim))?;
         let pooled = state.get_n::<f64>("pooled", self.pooled.len())?.to_vec();
         let factor = state.get_n::<f64>("factor", dim * dim)?.to_vec();
+        let slopes = state.within::<f64>("slopes", means.len(), -1e15..=1e15)?.to_vec();
         let pending_class = state.get::<u32>("pending.class")?.to_vec();
         if pending_class.iter().any(|&c| c as usize >= classes) {
             return Err(Error::state("pending.class: class out of range"));
@@ -348,7 +354,7 @@ impl Adapter for Dota {
             self.sums[class as usize] = Some(sum.to_vec());
         }
         self.precision = self.precision.with_factor(factor);
-        self.gaussian = self.precision.discriminant(&means);
+        self.gaussian = Discriminant::with_slopes(slopes, &means, dim);
         (self.counts, self.folded, self.means, self.pooled) = (counts, folded, means, pooled);
         (self.pending, self.pending_class) = (pending, pending_class);
         (self.seen, self.inverted_at) = (seen, inverted_at);

@@ -136,6 +136,7 @@ pub(crate) static CARD: Card = Card {
     growth: Growth::Samples,
     bytes: Some(bytes),
     answer_keys: &["sharpness", "max_bytes"],
+    reads_views: true,
     ..Card::PLAIN
 };
 

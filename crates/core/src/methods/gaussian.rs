@@ -1,5 +1,6 @@
 //! Gaussian classes that share one covariance: what OGA, ADAPT and DOTA score with.
 
+use super::math;
 use crate::linear::{add_squares, cholesky, solve};
 
 /// A pivot below this share of the largest diagonal entry counts as 0.
@@ -120,7 +121,7 @@ pub(crate) struct Discriminant {
 
 impl Discriminant {
     pub(crate) fn scores(&self, z: &[f32]) -> Vec<f64> {
-        let mut scores = super::math::dots(&self.slopes, z, 1.0);
+        let mut scores = math::dots(&self.slopes, z, 1.0);
         scores.iter_mut().zip(&self.offsets).for_each(|(s, offset)| *s += offset);
         scores
     }
@@ -135,6 +136,25 @@ impl Discriminant {
             self.slopes[class * dim..][..dim].copy_from_slice(slope);
             self.offsets[class] = offset;
         }
+    }
+
+    /// Takes in a mean that has moved to (n μ + p z) / (n + p), by A z: while A stays, a slope moves as its mean does, and one
+    /// solve serves all classes that a sample teaches.
+    pub(crate) fn blend(&mut self, class: usize, (n, p): (f64, f64), az: &[f64], mean: &[f64]) {
+        let slope = &mut self.slopes[class * az.len()..][..az.len()];
+        math::blend(slope, (n, p), az);
+        self.offsets[class] = -0.5 * dot(slope, mean);
+    }
+
+    /// A μ of every class, for a saved state: after [`Self::blend`] they are not what a solve gives, to the last bit.
+    pub(crate) fn slopes(&self) -> &[f64] {
+        &self.slopes
+    }
+
+    /// With saved slopes.
+    pub(crate) fn with_slopes(slopes: Vec<f64>, means: &[f64], dim: usize) -> Self {
+        let offsets = slopes.chunks(dim).zip(means.chunks(dim)).map(|(s, m)| -0.5 * dot(s, m)).collect();
+        Self { slopes, offsets }
     }
 }
 

@@ -39,6 +39,15 @@ pub(crate) fn add(row: &mut [f64], weight: f64, z: &[f32]) {
     crate::kernels::accumulate(row, weight, z);
 }
 
+/// `row ← (n · row + p · z) / (n + p)`.
+pub(crate) fn blend(row: &mut [f64], (n, p): (f64, f64), z: &[f64]) {
+    let (keep, add) = (n / (n + p), p / (n + p));
+    vectorised(
+        #[inline(always)]
+        || row.iter_mut().zip(z).for_each(|(r, z)| *r = keep * *r + add * z),
+    );
+}
+
 /// Scales a row to unit length; a zero row stays zero.
 pub(crate) fn normalize(row: &mut [f64]) {
     let square = vectorised(

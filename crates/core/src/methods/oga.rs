@@ -67,6 +67,8 @@ pub(crate) static CARD: Card = Card {
     name: "oga",
     summary: "Gaussian classes of the most certain samples multiplied into the zero-shot probabilities",
     paper: "Fuchs et al., Online Gaussian Test-Time Adaptation of Vision-Language Models, CVPRW 2025, arXiv 2501.04352",
+    // The scores; every 32 samples 8 c rows of scatter, a factorisation and C solutions.
+    operations: Some(|c, d| 2.0 * c * d + (10.0 * c * d * d + 2.0 / 3.0 * d * d * d) / 32.0),
     readout: Readout::AfterObserve,
     grouping: Grouping::Joint,
     batch: Some(32),

@@ -41,6 +41,7 @@ const BOTH: Card = Card {
     presets: &["paper"],
     guarded: true,
     times: Some("update.seconds"),
+    reads_views: true,
     ..Card::PLAIN
 };
 

@@ -81,9 +81,12 @@ pub(crate) static CARD: Card = Card {
     name: "pta",
     summary: "one confidence-weighted image prototype per class beside zero-shot",
     paper: "Prototype-Based Test-Time Adaptation of Vision-Language Models, ICML 2026, arXiv 2604.21360",
+    // The rows R of all classes move and are scaled; the scores.
+    operations: Some(|c, d| 9.0 * c * d),
     readout: Readout::AfterObserve,
     grouping: Grouping::Independent,
     tuned: true,
+    reads_views: true,
     ..Card::PLAIN
 };
 

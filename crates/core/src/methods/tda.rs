@@ -104,6 +104,7 @@ pub(crate) static CARD: Card = Card {
     grouping: Grouping::Independent,
     tuned: true,
     answer_keys: &["alpha", "beta", "negative_alpha", "negative_beta"],
+    reads_views: true,
     ..Card::PLAIN
 };
 

@@ -4,6 +4,9 @@
 //! A mixture of two normal distributions is fitted to a signal in which strangers lie apart. Where the lower part is well
 //! apart, an image counts as known as far as it does not belong to that part, and the threshold is a quantile of the
 //! scores so weighted. Where the parts are not apart, nothing speaks for strangers, and every image counts.
+//!
+//! Strangers that stay among the known hold that quantile down, but they do not reach the upper end of the scores. So where
+//! something speaks for strangers the upper quantile, mirrored at the median, may raise the threshold.
 
 use std::collections::VecDeque;
 
@@ -25,13 +28,16 @@ const ROUNDS: usize = 24;
 
 /// How far apart, in pooled standard deviations, the parts of the mixture must be to speak for strangers: at all, and
 /// fully.
-const APART: (f64, f64) = (2.0, 3.0);
+const APART: (f64, f64) = (1.5, 2.5);
 
 /// A lower part with a larger share than this is no group of strangers.
 const MOST_STRANGERS: f64 = 0.5;
 
-/// Some strangers stay among the known, and hold the quantile down: the share asked for is raised by this factor.
-const RAISED: f64 = 1.1;
+/// Factors of the share asked for: where nothing speaks for strangers (images drift, and more fall below an old threshold),
+/// where all of it does, and the most that the mirrored quantile may make of it. Chosen on the packs of `docs/estimates.md`.
+const PLAIN: f64 = 0.95;
+const RAISED: f64 = 1.3;
+const MIRRORED: f64 = 2.0;
 
 /// Scores with their signals, and the threshold they give.
 #[derive(Clone, Debug, Default)]
@@ -90,16 +96,24 @@ fn threshold(window: &VecDeque<[f32; 2]>, share: f64) -> f64 {
     let mut weighted: Vec<(f32, f64)> =
         window.iter().map(|row| (row[0], mixture.known(f64::from(row[1])))).collect();
     weighted.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
-    let all: f64 = weighted.iter().map(|(_, weight)| weight).sum();
-    let mut below = 0.0;
-    let wanted = RAISED * share * all;
-    for (score, weight) in &weighted {
-        below += weight;
-        if below > wanted {
-            return f64::from(*score);
-        }
+    let at = |share: f64| quantile(&weighted, share);
+    let plain = at(share * (PLAIN + (RAISED - PLAIN) * mixture.strangers));
+    if mixture.strangers == 0.0 {
+        return plain;
     }
-    weighted.last().map_or(f64::NEG_INFINITY, |last| f64::from(last.0))
+    let mirrored = 2.0 * at(0.5) - at(1.0 - share);
+    plain.max(mirrored.min(at(MIRRORED * share)))
+}
+
+/// The score below which a share of the weight lies; scores are in order.
+fn quantile(weighted: &[(f32, f64)], share: f64) -> f64 {
+    let wanted = share * weighted.iter().map(|(_, weight)| weight).sum::<f64>();
+    let mut below = 0.0;
+    let found = weighted.iter().find(|(_, weight)| {
+        below += weight;
+        below > wanted
+    });
+    found.or(weighted.last()).map_or(f64::NEG_INFINITY, |(score, _)| f64::from(*score))
 }
 
 /// Two normal distributions, the lower one first.

@@ -141,11 +141,13 @@ impl Page {
             }
             self.body.push_str("<tr>");
             for (i, cell) in row.iter().enumerate() {
+                // A cell that is mostly words may take several lines, so that the table stays on the page.
+                let class = if cell.contains(" · ") { " class=\"words\"" } else { "" };
                 let cell = escape(cell);
                 let _ = if i == 0 {
                     write!(self.body, "<th scope=\"row\">{cell}</th>")
                 } else {
-                    write!(self.body, "<td>{cell}</td>")
+                    write!(self.body, "<td{class}>{cell}</td>")
                 };
             }
             self.body.push_str("</tr>");
@@ -263,7 +265,7 @@ pub(super) const COLOUR_CSS: &str = "
 const PAGE_CSS: &str = "
 *{box-sizing:border-box}
 body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.55 system-ui,-apple-system,'Segoe UI',Roboto,sans-serif}
-main{max-width:1240px;margin:0 auto;padding:24px 16px 48px}
+main{max-width:1680px;margin:0 auto;padding:24px 16px 48px}
 h1{font-size:1.7rem;line-height:1.2;margin:.2em 0 .5em}
 h2{font-size:1.2rem;margin:2em 0 .4em}
 p{max-width:46em}
@@ -284,6 +286,7 @@ table{border-collapse:separate;border-spacing:0;font-variant-numeric:tabular-num
 caption{text-align:left;color:var(--soft);padding-bottom:.4em}
 th,td{padding:.32em .8em;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
 th:first-child{text-align:left;padding-left:0;position:sticky;left:0;background:var(--paper);z-index:1}
+.words{white-space:normal;min-width:7.5em;overflow-wrap:anywhere}
 .group th{font-weight:600;padding-top:.9em;white-space:normal}.group span{display:block;max-width:calc(100vw - 32px);position:sticky;left:0}
 thead th{color:var(--soft);font-weight:600}
 tbody th{font-weight:500}

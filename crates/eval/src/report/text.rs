@@ -93,8 +93,8 @@ fn costs(runs: &[Run]) -> String {
 /// Datasets of a LaTeX table: more do not fit a column, and go into further tables.
 const COLUMNS: usize = 5;
 
-/// A LaTeX document that compiles as it is (pdflatex, booktabs and graphicx): tables of a column's width, the best in
-/// bold, what chance alone sets apart from the best underlined, losses in italics.
+/// A LaTeX document that compiles as it is (pdflatex and graphicx; plain lines where booktabs is not installed): tables of a
+/// column's width, the best in bold, what chance alone sets apart from the best underlined, losses in italics.
 pub fn latex(runs: &[Run], refused: &[Refused]) -> String {
     let refused = &named_refused(refused, runs)[..];
     let runs = &named(runs)[..];
@@ -103,7 +103,8 @@ pub fn latex(runs: &[Run], refused: &[Refused]) -> String {
     let note = note.replace('★', "bold:").replace('≈', "underlined:").replace('▼', "italic:");
     let mut out = format!(
         "% {note}\n\\documentclass[twocolumn]{{article}}\n\\usepackage[utf8]{{inputenc}}\n\\usepackage[T1]{{fontenc}}\n\
-         \\usepackage{{booktabs,graphicx}}\n\\begin{{document}}\n\n"
+         \\usepackage{{graphicx}}\n\\IfFileExists{{booktabs.sty}}{{\\usepackage{{booktabs}}}}\
+         {{\\let\\toprule\\hline\\let\\midrule\\hline\\let\\bottomrule\\hline}}\n\\begin{{document}}\n\n"
     );
     for grid in Grid::all(&cells, &ties, refused) {
         for figure in &FIGURES {

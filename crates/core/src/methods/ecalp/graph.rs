@@ -4,7 +4,7 @@ use crate::kernels::vectorised;
 use crate::{Error, Result, State};
 
 /// Up to this many classes a row of labels is dense; beyond, only its classes are kept.
-pub(crate) const DENSE: usize = 64;
+pub(crate) const DENSE: usize = 128;
 
 /// What is added to √D.
 const SMALL: f32 = 1e-6;
@@ -232,11 +232,7 @@ impl Spread<'_> {
     /// Rows of all classes.
     fn dense(&self, ways: &Ways, carried: &[(u32, f32)]) -> (Vec<f32>, Vec<(u32, f32)>) {
         let (n, width) = (self.links.nodes, self.classes.next_multiple_of(8));
-        // Rows are kept divided by √D already.
-        let mut rows = vec![0.0f32; n * width];
-        for (node, &(class, value)) in carried.iter().enumerate() {
-            rows[node * width + class as usize] = value * ways.images[node];
-        }
+        let mut rows = Vec::new();
         let mut next = vec![0.0f32; n * width];
         for round in 0..self.rounds {
             let last = round + 1 == self.rounds;
@@ -248,10 +244,18 @@ impl Spread<'_> {
                         for &(class, w) in self.texts_of(node) {
                             own[class as usize] += w * ways.texts[class as usize];
                         }
-                        for at in ways.first[node] as usize..ways.first[node + 1] as usize {
-                            let (w, from) = (ways.weight[at], ways.to[at] as usize * width);
-                            own.iter_mut().zip(&rows[from..from + width]).for_each(|(o, y)| *o += w * y);
+                        let links = ways.first[node] as usize..ways.first[node + 1] as usize;
+                        let links = ways.to[links.clone()].iter().zip(&ways.weight[links]);
+                        for (&to, &w) in links {
+                            if round > 0 {
+                                let from = to as usize * width;
+                                own.iter_mut().zip(&rows[from..from + width]).for_each(|(o, y)| *o += w * y);
+                            } else if let Some(&(class, value)) = carried.get(to as usize) {
+                                // At first a row is one class.
+                                own[class as usize] += w * (value * ways.images[to as usize]);
+                            }
                         }
+                        // Rows are kept divided by √D already.
                         let divisor = ways.images[node];
                         let scale = if last { divisor } else { divisor * divisor };
                         own.iter_mut().for_each(|o| *o *= scale);
@@ -259,6 +263,7 @@ impl Spread<'_> {
                 },
             );
             std::mem::swap(&mut rows, &mut next);
+            next.resize(n * width, 0.0);
         }
         let best = |row: &[f32]| best(row[..self.classes].iter().copied().zip(0..).map(|(v, c)| (c, v)));
         let answer = rows[(n - 1) * width..][..self.classes].to_vec();
@@ -271,44 +276,34 @@ impl Spread<'_> {
         let mut rows: Vec<(u32, f32)> =
             carried.iter().zip(&ways.images).map(|(&(class, value), d)| (class, value * d)).collect();
         let mut ends: Vec<u32> = (0..n).map(|node| (node + 1).min(carried.len()) as u32).collect();
-        let mut sums = vec![0.0f32; self.classes];
-        let mut met = vec![u32::MAX; self.classes];
+        let mut sums = Sums::new(self.classes);
         let mut found = Vec::with_capacity(n);
         let mut answer = vec![0.0; self.classes];
         for round in 0..self.rounds {
             let last = round + 1 == self.rounds;
             let (mut next, mut next_ends) = (Vec::with_capacity(rows.len() * 4), Vec::with_capacity(n));
-            met.fill(u32::MAX);
-            let mut touched: Vec<u32> = Vec::with_capacity(self.classes);
             for node in 0..n {
-                touched.clear();
-                let mut add = |class: u32, value: f32| {
-                    let c = class as usize;
-                    if met[c] == node as u32 {
-                        sums[c] += value;
-                    } else {
-                        met[c] = node as u32;
-                        sums[c] = value;
-                        touched.push(class);
-                    }
-                };
                 for &(class, w) in self.texts_of(node) {
-                    add(class, w * ways.texts[class as usize]);
+                    sums.add(class, w * ways.texts[class as usize]);
                 }
                 for at in ways.first[node] as usize..ways.first[node + 1] as usize {
                     let (w, from) = (ways.weight[at], ways.to[at] as usize);
                     let start = if from == 0 { 0 } else { ends[from - 1] as usize };
-                    rows[start..ends[from] as usize].iter().for_each(|&(class, y)| add(class, w * y));
+                    rows[start..ends[from] as usize].iter().for_each(|&(class, y)| sums.add(class, w * y));
                 }
                 let divisor = ways.images[node];
                 if last {
-                    found.push(best(touched.iter().map(|&c| (c, sums[c as usize] * divisor))));
-                    if node + 1 == n {
-                        touched.iter().for_each(|&c| answer[c as usize] = sums[c as usize] * divisor);
-                    }
+                    let mut row = (0, f32::NEG_INFINITY);
+                    sums.take(|class, sum| {
+                        row = better(row, (class, sum * divisor));
+                        if node + 1 == n {
+                            answer[class as usize] = sum * divisor;
+                        }
+                    });
+                    found.push(row);
                 } else {
                     let scale = divisor * divisor;
-                    next.extend(touched.iter().map(|&c| (c, sums[c as usize] * scale)));
+                    sums.take(|class, sum| next.push((class, sum * scale)));
                     next_ends.push(next.len() as u32);
                 }
             }
@@ -318,13 +313,41 @@ impl Spread<'_> {
     }
 }
 
+/// Sums per class, and which classes have one: a bit each, so that adding takes no branch.
+struct Sums {
+    sums: Vec<f32>,
+    met: Vec<u64>,
+}
+
+impl Sums {
+    fn new(classes: usize) -> Self {
+        Self { sums: vec![0.0; classes], met: vec![0; classes.div_ceil(64)] }
+    }
+
+    fn add(&mut self, class: u32, value: f32) {
+        self.sums[class as usize] += value;
+        self.met[class as usize / 64] |= 1 << (class % 64);
+    }
+
+    /// Hands every sum over, class after class, and begins anew.
+    fn take(&mut self, mut each: impl FnMut(u32, f32)) {
+        for (word, met) in self.met.iter_mut().enumerate() {
+            while *met != 0 {
+                let class = word * 64 + met.trailing_zeros() as usize;
+                each(class as u32, std::mem::take(&mut self.sums[class]));
+                *met &= *met - 1;
+            }
+        }
+    }
+}
+
 /// The class of the largest value, the first among equals.
 fn best(row: impl Iterator<Item = (u32, f32)>) -> (u32, f32) {
-    row.reduce(|best, one| {
-        let better = one.1 > best.1 || (one.1 == best.1 && one.0 < best.0);
-        if better { one } else { best }
-    })
-    .unwrap_or((0, 0.0))
+    row.reduce(better).unwrap_or((0, 0.0))
+}
+
+fn better(best: (u32, f32), one: (u32, f32)) -> (u32, f32) {
+    if one.1 > best.1 || (one.1 == best.1 && one.0 < best.0) { one } else { best }
 }
 
 #[cfg(test)]

@@ -3,16 +3,15 @@
 //! A label adds to the frozen logits of its class, for rows that look like the labelled ones among the stream's images:
 //!
 //! ```text
-//! m_c = Σ_i (1[y_i = c] − withdrawn · p_i,c) (z_i − g) / (N_c + shrink)
-//! correction_c(z) = (loudness / σ²) ⟨z − g, Σ⁻¹ m_c⟩
+//! m_c = Σ_i (z_i − g) / (N_c + shrink)
+//! correction_c(z) = (loudness / σ²) ⟨z − g, Σ⁻¹ m_c⟩ + lead_c
 //! ```
 //!
-//! over all rows z_i with a label y_i, N_c of them c, and with p_i the posterior that the row was answered with: what
-//! the row had been taken for is held against it by the share *withdrawn*, so a label that confirms an answer changes less than one
-//! that corrects it. The constants are below (`docs/operating.md` says how they were found); g is the mean of the
-//! stream's images, σ² their mean variance and Σ their covariance scaled to mean variance 1 (`evidence.rs`), the identity before there is one. A correction is 0 on average over the
-//! stream, so a class with labels has no advantage over one without; it is linear in z, and bounded, because N / (N + shrink)
-//! is below 1 and Σ has at least `covariance_shrink` on its diagonal. Everything that follows works on the corrected
+//! over the N_c rows z_i that were labelled c. The constants are below (`docs/operating.md` says how they were found); g is the
+//! mean of the stream's images, σ² their mean variance and Σ their covariance scaled to mean variance 1 (`evidence.rs`), the
+//! identity before there is one. The first part is 0 on average over the stream, and bounded, because N / (N + shrink) is below 1
+//! and Σ has at least `covariance_shrink` on its diagonal. The lead is what the labels say of how often the class occurs, as far
+//! as the stream bears them out (`label_prior.rs`). A correction is linear in z. Everything that follows works on the corrected
 //! logits: what the prior and the evidence learn from later rows, too.
 //!
 //! In the prior the label counts [`IN_PRIOR`] samples of its class, faded as if it had come with its row. What the row had taught by
@@ -23,6 +22,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::evidence::Evidence;
 use super::kept::{Scene, load_scenes, save_scenes};
+use super::label_prior::LabelPrior;
 use super::{Incoming, UlTta, Work};
 use crate::kernels::fold_lanes;
 use crate::scores::{Summary, weigh};
@@ -40,9 +40,6 @@ const LOUDNESS: f64 = 0.2;
 /// Least loudness times dimensions: in fewer than 500 dimensions the loudness is larger, so that a label adds about 9
 /// nats to its own row.
 const LEAST_LOUDNESS: f64 = 100.0;
-
-/// Share of what a row had been taken for that is held against it.
-const WITHDRAWN: f32 = 0.5;
 
 /// Samples that a label counts in the prior.
 pub(super) const IN_PRIOR: f64 = 2.0;
@@ -66,6 +63,8 @@ pub(super) struct Corrections {
     loudness: f32,
     /// Per class with labels: (loudness / σ²) Σ⁻¹ m_c, and −⟨g, ·⟩ of it.
     rows: BTreeMap<u32, (Vec<f32>, f32)>,
+    /// What the labels say of how often each class occurs.
+    pub prior: LabelPrior,
 }
 
 /// Frozen logits with the labels' part in them, and what is always computed of logits.
@@ -96,6 +95,9 @@ impl Corrections {
         for (&class, (row, bias)) in &self.rows {
             logits[class as usize] += fold_lanes(row, z, |a, b| a * b) + bias;
         }
+        for &(class, lead) in self.prior.lead() {
+            logits[class as usize] += lead;
+        }
     }
 
     /// The logits of a row with L in them.
@@ -114,6 +116,9 @@ impl Corrections {
             out.iter_mut().zip(row).for_each(|(o, v)| *o += v);
             bias[class as usize] += own;
         }
+        for &(class, lead) in self.prior.lead() {
+            bias[class as usize] += lead;
+        }
     }
 
     /// Computes the rows of some classes anew.
@@ -123,25 +128,11 @@ impl Corrections {
         let mut counts = vec![0.0f64; classes.len()];
         let places: BTreeMap<u32, usize> = classes.iter().enumerate().map(|(i, &c)| (c, i)).collect();
         for (scene, label) in &self.given {
-            let withdrawn = scene.posterior.iter().filter(|share| share.1 > 0.0);
-            let withdrawn = withdrawn.map(|&(class, share)| (class, -WITHDRAWN * share));
-            let own: Vec<(usize, f32)> = [(*label, 1.0)]
-                .into_iter()
-                .chain(withdrawn)
-                .filter_map(|(class, weight)| Some((*places.get(&class)?, weight)))
-                .collect();
-            if own.is_empty() {
-                continue;
-            }
-            if let Some(&place) = places.get(label) {
-                counts[place] += 1.0;
-            }
-            let features = scene.features();
-            for (place, weight) in own {
-                let sum = &mut sums[place * dim..][..dim];
-                let row = features.iter().zip(&self.mean);
-                sum.iter_mut().zip(row).for_each(|(s, (v, g))| *s += weight * (v - g));
-            }
+            let Some(&place) = places.get(label) else { continue };
+            counts[place] += 1.0;
+            let sum = &mut sums[place * dim..][..dim];
+            let row = scene.numbers.iter().zip(&self.mean);
+            sum.iter_mut().zip(row).for_each(|(s, (&v, g))| *s += v as f32 * scene.scale - g);
         }
         for (sum, n) in sums.chunks_exact_mut(dim.max(1)).zip(&counts) {
             let factor = (1.0 / (n + SHRINK)) as f32;
@@ -164,8 +155,7 @@ impl Corrections {
     pub(super) fn follow(&mut self, evidence: Option<&Evidence>) {
         if let Some(evidence) = evidence.filter(|_| !self.is_empty()) {
             self.look(evidence);
-            let classes: BTreeSet<u32> =
-                self.given.iter().flat_map(|(scene, label)| classes_of(scene, *label)).collect();
+            let classes: BTreeSet<u32> = self.given.iter().map(|given| given.1).collect();
             let classes: Vec<u32> = classes.into_iter().collect();
             self.fold(&classes, evidence);
         }
@@ -180,34 +170,32 @@ impl Corrections {
         self.mean = mean.iter().map(|&g| g as f32).collect();
     }
 
-    /// Takes in a label.
-    fn give(&mut self, scene: Scene, label: u32, evidence: Option<&Evidence>) {
-        if self.given.len() == MOST
-            && let Some((oldest, of)) = self.given.pop_front()
-            && let Some(evidence) = evidence
-        {
-            self.fold(&classes_of(&oldest, of), evidence);
-        }
-        let classes = classes_of(&scene, label);
+    /// Takes in a label for a head with so many classes.
+    fn give(&mut self, scene: Scene, label: u32, classes: usize, evidence: Option<&Evidence>) {
+        let oldest = if self.given.len() == MOST { self.given.pop_front() } else { None };
         self.given.push_back((scene, label));
         if let Some(evidence) = evidence {
             if self.mean.is_empty() {
                 self.look(evidence);
             }
-            self.fold(&classes, evidence);
+            let changed: BTreeSet<u32> = oldest.map(|given| given.1).into_iter().chain([label]).collect();
+            self.fold(&changed.into_iter().collect::<Vec<_>>(), evidence);
         }
+        self.prior.count(self.given.iter().map(|given| given.1), classes);
     }
 
     /// Takes a label back; gives what it was.
-    fn take_back(&mut self, id: u64, evidence: Option<&Evidence>) -> Option<(Scene, u32)> {
+    fn take_back(&mut self, id: u64, classes: usize, evidence: Option<&Evidence>) -> Option<(Scene, u32)> {
         let place = self.given.iter().position(|(scene, _)| scene.id == id)?;
         let taken = self.given.remove(place)?;
-        if let Some(evidence) = evidence {
-            self.fold(&classes_of(&taken.0, taken.1), evidence);
-        }
         if self.is_empty() {
             *self = Self::default();
+            return Some(taken);
         }
+        if let Some(evidence) = evidence {
+            self.fold(&[taken.1], evidence);
+        }
+        self.prior.count(self.given.iter().map(|given| given.1), classes);
         Some(taken)
     }
 
@@ -233,6 +221,7 @@ impl Corrections {
         let rows: Vec<f32> =
             self.rows.values().flat_map(|(row, bias)| row.iter().chain([bias])).copied().collect();
         state.put("local.given.rows", &rows);
+        self.prior.save(state);
     }
 
     pub(super) fn load(&mut self, state: &State, classes: usize, dim: usize) -> Result<()> {
@@ -257,17 +246,10 @@ impl Corrections {
         };
         self.rows = folded.iter().enumerate().map(row).collect();
         self.given = scenes.into_iter().zip(labels.iter().copied()).collect();
+        self.prior.load(state)?;
+        self.prior.count(self.given.iter().map(|given| given.1), classes);
         Ok(())
     }
-}
-
-/// The classes that a label changes.
-fn classes_of(scene: &Scene, label: u32) -> Vec<u32> {
-    let taken_for = scene.posterior.iter().filter(|share| share.1 > 0.0).map(|share| share.0);
-    let mut classes: Vec<u32> = taken_for.chain([label]).collect();
-    classes.sort_unstable();
-    classes.dedup();
-    classes
 }
 
 impl<'a> Incoming<'a> {
@@ -297,14 +279,14 @@ impl UlTta {
         let scene = self.kept.find(self.scene.taught_by(id))?.clone();
         self.withdraw_label(scene.id);
         self.recount(&scene, label, 1.0);
-        self.corrections.give(scene, label as u32, self.evidence.as_deref());
+        self.corrections.give(scene, label as u32, self.head.n_classes(), self.evidence.as_deref());
         Ok(())
     }
 
     /// Takes the label of a scene back. `false` if there was none.
     pub(super) fn withdraw_label(&mut self, id: u64) -> bool {
-        let id = self.scene.taught_by(id);
-        let Some((scene, label)) = self.corrections.take_back(id, self.evidence.as_deref()) else {
+        let (id, classes) = (self.scene.taught_by(id), self.head.n_classes());
+        let Some((scene, label)) = self.corrections.take_back(id, classes, self.evidence.as_deref()) else {
             return false;
         };
         self.recount(&scene, label as usize, -1.0);

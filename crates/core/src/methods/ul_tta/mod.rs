@@ -17,7 +17,7 @@
 //! | τ_pred | how sharp the frozen logits are beside what was learnt | `sharpness.rs` |
 //! | scale, trust, τ_cal | one-dimensional fits over remembered samples | `fits.rs`, `../recent/` |
 //! | z | of a near-copy: the mean of the *scene* at hand | `scene.rs` |
-//! | L_c(z) | what labels add to s⟨z, μ_c⟩, where somebody gave some | `corrections.rs`, `kept.rs` |
+//! | L_c(z) | what labels add to s⟨z, μ_c⟩, where somebody gave some | `corrections.rs`, `label_prior.rs`, `kept.rs` |
 //! | restart | everything is forgotten when rows come to look unlike those before | `shift.rs` |
 //! | parts of an answer, a plain layer | why a row is answered so; what a device can run | `explain.rs`, `layer.rs` |
 //! | others | what a group has learnt, and the law that adds it up | `shared.rs` |
@@ -72,6 +72,7 @@ mod experts;
 mod explain;
 mod fits;
 mod kept;
+mod label_prior;
 mod layer;
 mod lump;
 mod neighbours;
@@ -279,6 +280,7 @@ impl UlTta {
         if may_learn {
             let Incoming { frozen, text, .. } = Incoming::of(batch, row);
             self.sharpness.push(text, frozen, &work.candidates);
+            self.corrections.prior.foretell(Incoming::of(batch, row).weights, frozen.prob);
             let winner = incoming.frozen.label;
             let weights = if answered.tau_pred == 1.0 { incoming.weights } else { &work.sharp_weights };
             self.prior.learn(&mut work.prior, &work.candidates, &work.posterior, weights, winner, &self.head);
