@@ -288,6 +288,8 @@ fn header(bytes: &[u8]) -> Option<(serde_json::Value, &[u8])> {
     let (text, data) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
     let header: serde_json::Value = serde_json::from_slice(text).ok()?;
     header.is_object().then_some((header, data))
+}
+
 /// The files of a run folder, parted by zero bytes, and the report over it.
 pub fn run(bytes: &[u8]) {
     let folder = tempfile::tempdir().expect("a temporary folder");
