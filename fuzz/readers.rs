@@ -7,6 +7,7 @@ use std::sync::LazyLock;
 use tempfile::TempDir;
 use ultta::{Config, Delta, FeatureFile, Features, Head, Session, State};
 use ultta_encode::config::{ModelConfig, Preprocess};
+use ultta_encode::dataset::Dataset;
 use ultta_encode::decode;
 use ultta_encode::preprocess::preprocess;
 use ultta_encode::prompts::{Classes, Templates};
@@ -21,7 +22,7 @@ use ultta_server::body::from_file;
 pub type Reader = fn(&[u8]);
 
 /// All readers by the names of their targets and corpus folders.
-pub const READERS: [(&str, Reader); 19] = [
+pub const READERS: [(&str, Reader); 21] = [
     ("features", features),
     ("head", head),
     ("state", state),
@@ -41,6 +42,8 @@ pub const READERS: [(&str, Reader); 19] = [
     ("labels", labels),
     ("model", model),
     ("delta", delta),
+    ("run", run),
+    ("split", split),
 ];
 
 /// A folder with one file that holds these bytes, for readers that open files.
@@ -76,8 +79,11 @@ pub fn head(bytes: &[u8]) {
 pub fn state(bytes: &[u8]) {
     let Ok(mut state) = State::from_bytes(bytes) else { return };
     let head = Head::new(vec![1.0, 0.0, 0.0, 1.0], 2, ["a", "b"], 10.0).expect("a head");
-    for name in ["ul-tta", "ul-tta:paper", "zero-shot"] {
-        let config = Config::named(name).expect("a method");
+    for name in ultta::names() {
+        let config = Config::named(&name).expect("a method");
+        if config.method.card().needs_views {
+            continue;
+        }
         let mut session = Session::new(head.clone(), &config).expect("a session");
         // As if it belonged to this session, so that the arrays themselves are tried.
         state.metadata.extend(session.state().metadata);
@@ -282,6 +288,27 @@ fn header(bytes: &[u8]) -> Option<(serde_json::Value, &[u8])> {
     let (text, data) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
     let header: serde_json::Value = serde_json::from_slice(text).ok()?;
     header.is_object().then_some((header, data))
+}
+
+/// The files of a run folder, parted by zero bytes, and the report over it.
+pub fn run(bytes: &[u8]) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let names = ["summary.json", "timing.json", "windows.jsonl", "made.json", "right.bin", "done"];
+    for (name, part) in names.iter().zip(bytes.split(|&byte| byte == 0)) {
+        std::fs::write(folder.path().join(name), part).expect("room for a temporary file");
+    }
+    let Ok(runs) = ultta_eval::report::read(folder.path()) else { return };
+    let refused = runs.refused;
+    let runs: Vec<_> = runs.runs.into_iter().map(|(run, _)| run).collect();
+    let _ = ultta_eval::report::markdown(&runs, &refused);
+}
+
+/// The split of a dataset in CoOp's layout.
+pub fn split(bytes: &[u8]) {
+    let (folder, _) = folder_with("split_zhou_OxfordPets.json", bytes);
+    std::fs::create_dir(folder.path().join("images")).expect("room for a folder");
+    std::fs::write(folder.path().join("images/a.jpg"), b"").expect("room for a temporary file");
+    let _ = Dataset::named("oxford_pets").expect("a dataset").open(folder.path());
 }
 
 /// A safetensors file without tensors.

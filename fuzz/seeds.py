@@ -1,6 +1,6 @@
 """Writes the seeds of the fuzzers' corpus: python3 fuzz/seeds.py PATH-OF-ULTTA.
 
-Everything is made here with the standard library, but states, which the program itself saves.
+Everything is made here with the standard library, but states and a run, which the program itself saves.
 """
 
 import base64
@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import tarfile
+import tempfile
 import zipfile
 import zlib
 from pathlib import Path
@@ -189,11 +190,11 @@ save("log", "other", b"no log")
 # request: JSON bodies of the service
 two = [[1, 0], [0.6, 0.8]]
 full = {"features": two, "learn": [True, False], "times": [1, 2.5], "views": [two, []], "refs": ["a", 2], "top": 1, "probs": True, "normalize": True}
-created = {"name": "s", "head": {"prototypes": two, "classes": ["a", "b"], "logit_scale": 10}, "settings": {"guard.window": 64}, "durability": "sync"}
+created = {"name": "s", "head": {"prototypes": two, "classes": ["a", "b"], "logit_scale": 10}, "settings": {"guard.advanced.window": 64}, "durability": "sync"}
 for name, body in {
     "classify": full,
     "create": created,
-    "create-bytes": {"name": "s", "head_base64": base64.b64encode(head).decode(), "config": "[guard]\nwindow = 64\n"},
+    "create-bytes": {"name": "s", "head_base64": base64.b64encode(head).decode(), "config": "[guard.advanced]\nwindow = 64\n"},
     "clone": {"name": "t", "shadow": True, "method": "ul-tta", "preset": "paper"},
     "feedback": {"labels": [{"id": 1, "label": 0}, {"id": 2, "class": "b"}], "generation": 1},
     "pictures": {"pictures": ["AAAA"], "refs": [1], "top": 2},
@@ -228,10 +229,14 @@ save("model", "transformers", json.dumps(model | cut).encode())
 clip = {"embed_dim": 4, "vision_cfg": {"image_size": 4, "layers": 1, "width": 64, "patch_size": 2}, "text_cfg": {"context_length": 8, "vocab_size": 50, "width": 4, "heads": 2, "layers": 1}}
 save("model", "open-clip", json.dumps({"model_cfg": clip, "preprocess_cfg": {"mean": [0, 0, 0], "std": [1, 1, 1]}}).encode())
 
+# split: CoOp's list of pictures, with and without them
+pictures = [["a.jpg", 0, "Abyssinian"], ["b.jpg", 1, "Beagle"]]
+save("split", "two", json.dumps({"train": pictures[:1], "val": [], "test": pictures}).encode())
+
 # config
 save("config", "empty", b"")
 save("config", "paper", b'[method.ul_tta]\npreset = "paper"\n')
-save("config", "some", b"[method.ul_tta.gate]\nkeep = 0.5\n[unknown]\nscore = \"energy\"\nquantile = 0.1\n[guard]\nwindow = 64\n")
+save("config", "some", b"[method.ul_tta.gate]\nkeep = 0.5\n[unknown]\nscore = \"energy\"\nquantile = 0.1\n[guard.advanced]\nwindow = 64\n")
 save("config", "zero-shot", b"[method.zero_shot]\n")
 
 # lines
@@ -246,3 +251,11 @@ for name, flags in [("default", []), ("paper", ["--preset", "paper"]), ("zero-sh
     path.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.argv[1], "run", "--features", stream, "--head", head_path, "--save-state", path, "--quiet"]
     subprocess.run(command + flags, check=True)
+
+# run: the files of a run folder, parted by zeros; how it came about is left out
+with tempfile.TemporaryDirectory() as out:
+    command = [sys.argv[1], "eval", "--features", CORPUS / "features" / "f32", "--head", head_path, "--out", out, "--json"]
+    subprocess.run(command + ["--methods", "zero-shot"], check=True, stdout=subprocess.DEVNULL)
+    folder = next(Path(out).glob("**/done")).parent
+    parts = [(folder / name).read_bytes() for name in ["summary.json", "timing.json", "windows.jsonl"]]
+    save("run", "whole", b"\0".join(parts + [b"", b"\1", b""]))

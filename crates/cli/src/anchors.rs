@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::Context;
-use ultta::{Anchor, Error, Features, Head};
+use ultta::{Anchor, Error, Features, Head, Session, State};
 use ultta_eval::pack::Pack;
 use ultta_formats::Kind;
 use ultta_formats::shown;
@@ -52,6 +52,13 @@ pub fn read_head(path: &Path) -> anyhow::Result<Head> {
         Error::Format { .. } | Error::Io { .. } => e.into(),
         _ => anyhow::Error::from(e).context(shown(&path)),
     })
+}
+
+/// The session that a state was saved from; errors name the state.
+pub fn resume(head: &Path, state: &Path) -> anyhow::Result<Session> {
+    let head = read_head(head)?;
+    let resumed = State::load(state).and_then(|state| Session::resume(head, &state));
+    resumed.with_context(|| format!("--state {}", shown(&state)))
 }
 
 /// Vectors with the class of each.

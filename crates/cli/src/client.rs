@@ -25,20 +25,43 @@ use crate::{explain, output, suggest};
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Address of the service
-    #[arg(long, env = "ULTTA_URL", default_value = "http://127.0.0.1:8080", global = true)]
-    url: String,
+    #[command(flatten)]
+    service: Service,
 
     /// The stream
     #[arg(long, value_name = "NAME", default_value = "default", global = true)]
     stream: String,
 
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Where a running service is, and how it is entered.
+#[derive(clap::Args, Debug)]
+pub struct Service {
+    /// Address of the service
+    #[arg(long, env = "ULTTA_URL", default_value = "http://127.0.0.1:8080", global = true)]
+    url: String,
+
     /// Bearer token; better in the environment than on the command line
     #[arg(long, env = "ULTTA_TOKEN", hide_env_values = true, global = true)]
     token: Option<String>,
+}
 
-    #[command(subcommand)]
-    command: Command,
+/// Rows to answer, and what their answers hold.
+#[derive(clap::Args, Debug)]
+struct Rows {
+    /// The file, or - for standard input
+    file: PathBuf,
+    /// Add the K best classes
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    top: u32,
+    /// Add the probability behind each answer beside the calibrated one
+    #[arg(long)]
+    prob_pred: bool,
+    /// Accept rows of any length but zero
+    #[arg(long)]
+    normalize: bool,
 }
 
 const EXAMPLES: &str = "\
@@ -74,35 +97,14 @@ enum Command {
         json: bool,
     },
     /// Answer features without learning from them: a safetensors or .npy file, or JSON lines on standard input (-)
-    Predict {
-        /// The file, or - for standard input
-        file: PathBuf,
-        /// Add the K best classes
-        #[arg(long, value_name = "K", default_value_t = 0)]
-        top: u32,
-        /// Add the probability behind each answer beside the calibrated one
-        #[arg(long)]
-        prob_pred: bool,
-        /// Accept rows of any length but zero
-        #[arg(long)]
-        normalize: bool,
-    },
+    Predict(Rows),
     /// Classify features: a safetensors or .npy file, or JSON lines on standard input (-). Prints JSON lines
     Classify {
-        /// The file, or - for standard input
-        file: PathBuf,
+        #[command(flatten)]
+        rows: Rows,
         /// Answer without learning
         #[arg(long)]
         predict: bool,
-        /// Add the K best classes
-        #[arg(long, value_name = "K", default_value_t = 0)]
-        top: u32,
-        /// Add the probability behind each answer beside the calibrated one
-        #[arg(long)]
-        prob_pred: bool,
-        /// Accept rows of any length but zero
-        #[arg(long)]
-        normalize: bool,
     },
     /// Deliver labels of earlier samples
     Feedback {
@@ -211,7 +213,7 @@ enum Command {
 }
 
 pub fn main(args: Args) -> anyhow::Result<ExitCode> {
-    let client = Client::new(&args.url, args.token.as_deref());
+    let client = Client::of(&args.service);
     let stream = format!("/v1/streams/{}", args.stream);
     match &args.command {
         Command::List { json } => {
@@ -222,12 +224,9 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
             let status = client.get(&stream)?;
             if *json { print(&status) } else { shown_for_people::status(&status, &mut stdout())? }
         }
-        Command::Classify { file, predict, top, prob_pred, normalize } => {
-            let call = if *predict { "predict" } else { "classify" };
-            return answer(&client, &stream, call, file, *top, *prob_pred, *normalize);
-        }
-        Command::Predict { file, top, prob_pred, normalize } => {
-            return answer(&client, &stream, "predict", file, *top, *prob_pred, *normalize);
+        Command::Classify { rows, predict: false } => return answer(&client, &stream, "classify", rows),
+        Command::Classify { rows, predict: true } | Command::Predict(rows) => {
+            return answer(&client, &stream, "predict", rows);
         }
         Command::Reset => print(&client.post(&format!("{stream}/reset"), &json!({}))?),
         Command::Delete { yes: false } => {
@@ -266,7 +265,7 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
             if *json {
                 print(&told)
             } else {
-                let told: explain::Told =
+                let told: explain::ExplanationView =
                     serde_json::from_value(told).context("the service's explanation")?;
                 told.print(&mut stdout())?
             }
@@ -300,7 +299,7 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
                 "curl" => include_str!("client/example.sh"),
                 _ => include_str!("client/example.py"),
             };
-            let text = text.replace("{url}", &args.url).replace("{stream}", &args.stream);
+            let text = text.replace("{url}", &args.service.url).replace("{stream}", &args.stream);
             write!(stdout(), "{}", text.replace("{dim}", &dim.to_string()))?;
         }
     }
@@ -308,20 +307,13 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Sends lines or a file, and prints the answers.
-fn answer(
-    client: &Client,
-    stream: &str,
-    call: &str,
-    file: &PathBuf,
-    top: u32,
-    prob_pred: bool,
-    normalize: bool,
-) -> anyhow::Result<ExitCode> {
+fn answer(client: &Client, stream: &str, call: &str, rows: &Rows) -> anyhow::Result<ExitCode> {
+    let Rows { file, top, prob_pred, normalize } = rows;
     let path = format!("{stream}/{call}?top={top}&prob_pred={prob_pred}&normalize={normalize}");
     if file.as_os_str() == "-" {
         classify_lines(client, &path)
     } else {
-        classify_file(client, &path, file, normalize)
+        classify_file(client, &path, file, *normalize)
     }
 }
 
@@ -449,6 +441,10 @@ pub struct Client {
 }
 
 impl Client {
+    pub fn of(service: &Service) -> Self {
+        Self::new(&service.url, service.token.as_deref())
+    }
+
     pub fn new(url: &str, token: Option<&str>) -> Self {
         let config = ureq::Agent::config_builder()
             .http_status_as_error(false)

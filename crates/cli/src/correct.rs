@@ -5,10 +5,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use ultta::{Head, Session, State};
-use ultta_formats::shown;
+use ultta::Head;
 
-use crate::anchors::read_head;
+use crate::anchors::resume;
 use crate::failure::usage;
 use crate::output;
 
@@ -58,9 +57,7 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     if let Some(out) = &args.out {
         output::check_apart(out, &[&args.head])?;
     }
-    let head = read_head(&args.head)?;
-    let resumed = State::load(&args.state).and_then(|state| Session::resume(head, &state));
-    let mut session = resumed.with_context(|| format!("--state {}", shown(&args.state)))?;
+    let mut session = resume(&args.head, &args.state)?;
     // Nothing is written unless all of it could be done.
     for text in &args.labels {
         let (id, label) = parse(text)?;

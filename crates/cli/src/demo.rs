@@ -47,7 +47,7 @@ const COLOURS: [usize; 3] = [0, 2, 1];
 const MARKS: [(char, &str); 3] = [('·', "90"), ('×', "33"), ('●', "36")];
 
 const CLASSES: usize = 200;
-const BLOCK: usize = 128;
+const BLOCK: usize = ultta::internal::PASS_ROWS;
 /// Curves show the mean over this many answers.
 const WINDOW: usize = 1024;
 

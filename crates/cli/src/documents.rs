@@ -7,13 +7,13 @@ use clap::Parser;
 use clap::error::ErrorKind;
 
 /// A command of a document, and where it stands.
-struct Told {
+struct Command {
     place: String,
     words: Vec<String>,
 }
 
 /// The commands of a document's shell blocks: fenced ones (`sh`), and lines indented by four spaces.
-fn told(name: &str, text: &str) -> Vec<Told> {
+fn told(name: &str, text: &str) -> Vec<Command> {
     let mut found = Vec::new();
     let mut fence: Option<bool> = None;
     let mut pending = String::new();
@@ -33,7 +33,7 @@ fn told(name: &str, text: &str) -> Vec<Told> {
         pending.push_str(line);
         let place = format!("{name}:{}", number + 1);
         for words in commands(&std::mem::take(&mut pending)) {
-            found.push(Told { place: place.clone(), words });
+            found.push(Command { place: place.clone(), words });
         }
     }
     found
@@ -97,7 +97,7 @@ fn every_command_of_the_documents_is_one() {
     }
     assert!(all.len() >= 20, "{} commands", all.len());
     let mut wrong = Vec::new();
-    for Told { place, words } in all {
+    for Command { place, words } in all {
         match crate::Cli::try_parse_from(&words) {
             Ok(_) => {}
             Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {}

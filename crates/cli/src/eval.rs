@@ -8,6 +8,7 @@ use std::sync::Mutex;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
+use ultta_encode::Encoder;
 use ultta_eval::dataset::{self, Dataset, Heads};
 use ultta_eval::method::Method;
 use ultta_eval::pack::Pack;
@@ -193,40 +194,8 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
         }
         gradient::check_built(name)?;
     }
-    let mut datasets = Vec::new();
-    for (features, head) in &pairs {
-        datasets.push(Dataset::open(features, head)?);
-    }
-    let mut encoder = None;
-    if !args.images.is_empty() {
-        let opened = args.encoder.open(args.json)?;
-        let flops = pictures::flops(&args.encoder.model);
-        for folder in &args.images {
-            let dataset = pictures::open(
-                folder,
-                &*opened,
-                (&args.encoder, &args.classes),
-                flops,
-                pictures::Views { each: args.views as usize, seed: 0 },
-                &args.out,
-                args.json,
-            )?;
-            if datasets.iter().any(|d: &Dataset| d.name == dataset.name) {
-                return usage(format!("--images: two folders are named {:?}", dataset.name));
-            }
-            datasets.push(dataset);
-        }
-        encoder = Some(opened);
-    }
-    dataset::name_all(&mut datasets)?;
-    let mut strangers = Vec::new();
-    for pair in &args.strangers {
-        let Some((features, head)) = pair.split_once(',') else {
-            return usage(format!("--strangers {pair}: expected FEATURES,HEAD"));
-        };
-        strangers.push(Dataset::open(features.as_ref(), head.as_ref())?);
-    }
-    dataset::name_all(&mut strangers)?;
+    let (datasets, encoder) = datasets(args, &pairs)?;
+    let strangers = strangers(args)?;
     let in_distribution = match &args.in_distribution {
         Some(path) => Some(Pack::open(path, None)?),
         None => None,
@@ -256,17 +225,7 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
         _ => None,
     };
     check_sections(file.as_deref().unwrap_or_default())?;
-    let mut methods = Vec::new();
-    for name in &names {
-        let method =
-            match changing.as_ref().map(|methods| methods.resolve(name, file.as_deref())).transpose()? {
-                Some(Some(method)) => method,
-                _ => Method::resolve(name, file.as_deref())?,
-            };
-        if !methods.iter().any(|m: &Method| m.name == method.name) {
-            methods.push(method);
-        }
-    }
+    let methods = methods(&names, changing.as_ref(), file.as_deref())?;
     let protocols = protocols(&args.protocols)?;
     // Methods that run the model use all cores themselves, and their costs are measured.
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
@@ -283,6 +242,72 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
     };
     let out = args.out.clone();
     Ok(Plan { datasets, strangers, in_distribution, methods, protocols, seeds, out, jobs, patience })
+}
+
+/// The packs, and the folders of pictures with the encoder that they were encoded by.
+fn datasets(
+    args: &Args,
+    pairs: &[(PathBuf, PathBuf)],
+) -> anyhow::Result<(Vec<Dataset>, Option<Box<dyn Encoder>>)> {
+    let mut datasets = Vec::new();
+    for (features, head) in pairs {
+        datasets.push(Dataset::open(features, head)?);
+    }
+    let mut encoder = None;
+    if !args.images.is_empty() {
+        let opened = args.encoder.open(args.json)?;
+        let flops = pictures::flops(&args.encoder.model);
+        for folder in &args.images {
+            let dataset = pictures::open(
+                folder,
+                &*opened,
+                (&args.encoder, &args.classes),
+                flops,
+                pictures::Views { each: args.views as usize, seed: 0 },
+                &args.out,
+                args.json,
+            )?;
+            if datasets.iter().any(|d: &Dataset| d.name == dataset.name) {
+                return usage(format!("--images: two folders are named {:?}", dataset.name));
+            }
+            datasets.push(dataset);
+        }
+        encoder = Some(opened);
+    }
+    dataset::name_all(&mut datasets)?;
+    Ok((datasets, encoder))
+}
+
+/// The packs that strangers come from.
+fn strangers(args: &Args) -> anyhow::Result<Vec<Dataset>> {
+    let mut strangers = Vec::new();
+    for pair in &args.strangers {
+        let Some((features, head)) = pair.split_once(',') else {
+            return usage(format!("--strangers {pair}: expected FEATURES,HEAD"));
+        };
+        strangers.push(Dataset::open(features.as_ref(), head.as_ref())?);
+    }
+    dataset::name_all(&mut strangers)?;
+    Ok(strangers)
+}
+
+/// Methods by name, each once, those that change the encoder among them.
+fn methods(
+    names: &[String],
+    changing: Option<&gradient::Methods>,
+    file: Option<&str>,
+) -> anyhow::Result<Vec<Method>> {
+    let mut methods: Vec<Method> = Vec::new();
+    for name in names {
+        let method = match changing.map(|methods| methods.resolve(name, file)).transpose()? {
+            Some(Some(method)) => method,
+            _ => Method::resolve(name, file)?,
+        };
+        if !methods.iter().any(|m| m.name == method.name) {
+            methods.push(method);
+        }
+    }
+    Ok(methods)
 }
 
 /// Protocols by name, each once; `harm` stands for a set.
@@ -302,14 +327,12 @@ pub fn protocols(names: &[String]) -> anyhow::Result<Vec<Protocol>> {
     Ok(protocols)
 }
 
-/// `all` stands for every method, UL-TTA in both presets; on pictures, for those that need them, too.
+/// `all` stands for every method in every preset; on pictures, for those that need them, too.
 fn expand(name: &str, pictures: bool) -> Vec<String> {
     if name != "all" {
         return vec![name.trim().to_string()];
     }
-    let mut names: Vec<String> = ultta::cards().iter().map(|card| card.name.replace('_', "-")).collect();
-    let at = names.iter().position(|n| n == "ul-tta").map_or(names.len(), |i| i + 1);
-    names.insert(at, "ul-tta:paper".into());
+    let mut names = ultta::names();
     if pictures {
         names.extend(gradient::cards().iter().map(|card| card.name.to_string()));
     }

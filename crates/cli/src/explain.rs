@@ -4,14 +4,13 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context;
 use serde::Deserialize;
 use serde_json::json;
-use ultta::{Explanation, Head, Input, Session, State};
+use ultta::{Explanation, Head, Input, Session};
 use ultta_eval::pack::Pack;
 use ultta_formats::shown;
 
-use crate::anchors::read_head;
+use crate::anchors::{read_head, resume};
 use crate::failure::usage;
 
 /// Say why a row is answered as it is: what text, images, prior, labels and scene say, in nats per class
@@ -63,13 +62,9 @@ e = 2.7 times as likely as another.";
 const BAR: usize = 12;
 
 pub fn main(args: Args) -> anyhow::Result<ExitCode> {
-    let head = read_head(&args.head)?;
     let session = match &args.state {
-        Some(path) => {
-            let resumed = State::load(path).and_then(|state| Session::resume(head, &state));
-            resumed.with_context(|| format!("--state {}", shown(&path)))?
-        }
-        None => Session::new(head, &ultta::Config::default())?,
+        Some(state) => resume(&args.head, state)?,
+        None => Session::new(read_head(&args.head)?, &ultta::Config::default())?,
     };
     let explanation = match (&args.features, args.row, args.id) {
         (Some(path), Some(row), None) => {
@@ -87,7 +82,7 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     if args.json {
         writeln!(out, "{}", as_json(&explanation, session.head()))?;
     } else {
-        Told::new(&explanation, session.head()).print(&mut out)?;
+        ExplanationView::new(&explanation, session.head()).print(&mut out)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -109,7 +104,7 @@ fn as_json(explanation: &Explanation, head: &Head) -> serde_json::Value {
 
 /// What is printed of an explanation; also what a service tells.
 #[derive(Deserialize)]
-pub struct Told {
+pub struct ExplanationView {
     class: String,
     prob: f32,
     zero_shot_class: String,
@@ -117,12 +112,12 @@ pub struct Told {
     flipped_by: Option<String>,
     corrected: Option<String>,
     levers: Vec<String>,
-    classes: Vec<ToldClass>,
-    similar: Vec<ToldScene>,
+    classes: Vec<ClassView>,
+    similar: Vec<SceneView>,
 }
 
 #[derive(Deserialize)]
-struct ToldClass {
+struct ClassView {
     class: String,
     logit: f32,
     prob: f32,
@@ -130,24 +125,24 @@ struct ToldClass {
 }
 
 #[derive(Deserialize)]
-struct ToldScene {
+struct SceneView {
     id: u64,
     cosine: f32,
     class: String,
     corrected: Option<String>,
 }
 
-impl Told {
+impl ExplanationView {
     fn new(explanation: &Explanation, head: &Head) -> Self {
         let name = |label: usize| head.classes()[label].clone();
         let row = &explanation.row;
-        let class = |c: &ultta::ExplainedClass| ToldClass {
+        let class = |c: &ultta::ExplainedClass| ClassView {
             class: name(c.label),
             logit: c.logit,
             prob: c.prob,
             nats: c.nats.clone(),
         };
-        let scene = |s: &ultta::Similar| ToldScene {
+        let scene = |s: &ultta::Similar| SceneView {
             id: s.id,
             cosine: s.cosine,
             class: name(s.label),

@@ -4,11 +4,9 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context;
-use ultta::{Session, State};
 use ultta_formats::shown;
 
-use crate::anchors::read_head;
+use crate::anchors::resume;
 use crate::failure::usage;
 use crate::output;
 
@@ -49,9 +47,7 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         let endings = ultta::LAYER_ENDINGS.join(", .");
         return usage(format!("--out {}: expected a name that ends in .{endings}", shown(&args.out)));
     }
-    let head = read_head(&args.head)?;
-    let resumed = State::load(&args.state).and_then(|state| Session::resume(head, &state));
-    let session = resumed.with_context(|| format!("--state {}", shown(&args.state)))?;
+    let session = resume(&args.head, &args.state)?;
     let layer = session.layer()?;
     layer.save(&args.out)?;
     let mut out = std::io::stdout().lock();

@@ -57,16 +57,24 @@ fn message(error: &anyhow::Error) -> String {
             message = if message.is_empty() { cause } else { format!("{message}: {cause}") };
         }
     }
-    let advice = error.chain().find_map(|cause| match cause.downcast_ref::<Error>()?.root() {
+    let advice = error.chain().find_map(|cause| cause.downcast_ref::<Error>()).map_or("", advice);
+    shown(&one_line(&message)) + advice
+}
+
+/// What to do about an error of the core, in flags of the command line; empty where the error says it all.
+pub fn advice(error: &Error) -> &'static str {
+    match error.root() {
         // A row of zeros has no direction that scaling could keep.
         Error::NotUnit { what: "features" | "views", norm, .. } if *norm > 0.0 => {
-            Some("; scale the rows to unit length first, or ask for it with --normalize")
+            "; scale the rows to unit length first, or ask for it with --normalize"
         }
-        Error::OtherHead { .. } => Some("; give the head (and --anchors) it was saved with"),
-        Error::OtherConfig { .. } => Some("; leave the settings out to use the state's own"),
-        _ => None,
-    });
-    shown(&one_line(&message)) + advice.unwrap_or_default()
+        Error::NeedsViews { .. } => {
+            "; a features file carries them as `views` (`ultta encode --views N` writes them), a JSON line, too"
+        }
+        Error::OtherHead { .. } => "; give the head (and --anchors) it was saved with",
+        Error::OtherConfig { .. } => "; leave the settings out to use the state's own",
+        _ => "",
+    }
 }
 
 /// Whether the reader of our output hung up.
@@ -97,6 +105,16 @@ mod tests {
         };
         assert!(advised(vec![3.0, 4.0]));
         assert!(!advised(vec![0.0, 0.0]), "no scaling helps a row of zeros");
+    }
+
+    #[test]
+    fn a_method_without_its_views_is_told_where_they_come_from() {
+        let error = anyhow::Error::from(Error::NeedsViews { method: "zero".into() });
+        assert_eq!(
+            message(&error),
+            "views: the method zero needs views of every sample, got none; a features file carries them as `views` \
+             (`ultta encode --views N` writes them), a JSON line, too"
+        );
     }
 
     #[test]

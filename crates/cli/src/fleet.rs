@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use ultta::Error;
 use ultta_formats::shown;
 
-use crate::client::{Client, print};
+use crate::client::{Client, Service, print};
 use crate::failure::usage;
 use crate::output;
 
@@ -17,17 +17,12 @@ use crate::output;
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Address of a service that has a stream in the group
-    #[arg(long, env = "ULTTA_URL", default_value = "http://127.0.0.1:8080", global = true)]
-    url: String,
+    #[command(flatten)]
+    service: Service,
 
     /// The group; without it, the only one that the service has
     #[arg(long, value_name = "NAME", global = true)]
     group: Option<String>,
-
-    /// Bearer token; better in the environment than on the command line
-    #[arg(long, env = "ULTTA_TOKEN", hide_env_values = true, global = true)]
-    token: Option<String>,
 
     #[command(subcommand)]
     command: Command,
@@ -61,7 +56,7 @@ enum Command {
 }
 
 pub fn main(args: Args) -> anyhow::Result<ExitCode> {
-    let client = Client::new(&args.url, args.token.as_deref());
+    let client = Client::of(&args.service);
     let group = match args.group {
         Some(group) => group,
         None => only_group(&client.get("/v1/groups")?)?,

@@ -7,6 +7,7 @@ use std::time::Instant;
 use anyhow::Context;
 use base64::Engine as _;
 use rayon::prelude::*;
+use ultta::Head;
 use ultta_encode::config::Preprocess;
 use ultta_encode::decode::{Limits, Picture, decode};
 use ultta_encode::encoder::encode_views;
@@ -108,18 +109,7 @@ pub fn open(
         let templates = Templates::named(&flags.1.templates)?;
         build_head(encoder, &Classes::from_folder(folder)?, &templates, true, quiet)?
     };
-    let plain = |name: &str| prompts::readable(name).to_lowercase();
-    let mut labels = Vec::new();
-    for item in &items {
-        let class = item
-            .class
-            .as_deref()
-            .with_context(|| format!("--images: expected a folder per class, but {} is in none", item.id))?;
-        match head.classes().iter().position(|c| plain(c) == plain(class)) {
-            Some(label) => labels.push(label),
-            None => return usage(format!("--images: the folder {class:?} is none of the classes")),
-        }
-    }
+    let labels = labels_of(&items, &head)?;
     let name = std::path::absolute(folder)?;
     let name = name.file_name().map_or("pictures".into(), |n| n.to_string_lossy().into_owned());
     let place = out.join("pictures").join(&name);
@@ -134,51 +124,21 @@ pub fn open(
         views: views.each,
     };
     let config = encoder.preprocess().clone();
-    let len = 3 * config.size * config.size;
-    let keep = items.len() * len * size_of::<f32>() <= KEEP;
+    let keep = items.len() * 3 * config.size * config.size * size_of::<f32>() <= KEEP;
     let parts = place.join("features.safetensors.parts");
     if parts.exists() {
         // What an interrupted run left: it is encoded afresh.
         std::fs::remove_dir_all(&parts).with_context(|| format!("removing ({})", shown(&parts)))?;
     }
-    let mut good = Vec::new();
-    let (mut rows, mut view_rows, mut kept, mut seconds) = (Vec::new(), Vec::new(), Vec::new(), 0.0);
     reset_peak();
-    for (start, block) in items.chunks(BLOCK).enumerate().map(|(i, b)| (i * BLOCK, b)) {
-        let prepared = |item: &Item| {
-            let picture = picture(item, &options.limits)?;
-            Ok((preprocess(&picture, &config)?, picture))
-        };
-        let pictures: Vec<ultta_encode::Result<_>> = block.par_iter().map(prepared).collect();
-        let mut pixels = Vec::with_capacity(block.len() * len);
-        for (i, picture) in pictures.into_iter().enumerate() {
-            match picture {
-                Ok((own, picture)) => {
-                    pixels.extend(own);
-                    good.push((block[i].clone(), labels[start + i]));
-                    if views.each > 0 {
-                        let seed = view_seed(views.seed, (start + i) as u64);
-                        let made = encode_views(encoder, &for_views(picture, encoder)?, views.each, seed)?;
-                        view_rows.extend_from_slice(made.data());
-                    }
-                }
-                Err(error) => eprintln!("warning: {}: {error}", shown(&block[i].id)),
-            }
-        }
-        if !pixels.is_empty() {
-            let begun = Instant::now();
-            rows.extend_from_slice(encoder.images(&pixels)?.data());
-            seconds += begun.elapsed().as_secs_f64();
-        }
-        if keep {
-            kept.extend(pixels);
-        }
-    }
+    let encoded = encode(&items, encoder, &options.limits, views, keep)?;
+    let Encoded { good, rows, view_rows, kept, seconds } = encoded;
     if good.is_empty() {
         return usage(format!("--images: no picture in {} could be read", shown(&folder)));
     }
     let peak = peak_bytes().unwrap_or(0);
-    let (items, labels): (Vec<Item>, Vec<usize>) = good.into_iter().unzip();
+    let (items, labels): (Vec<Item>, Vec<usize>) =
+        good.into_iter().map(|i| (items[i].clone(), labels[i])).unzip();
     let mut store = Store::open(&features, encoder.dim(), provenance, &items, Some(&labels), items.len())?;
     for (i, row) in rows.chunks_exact(encoder.dim()).enumerate() {
         let width = views.each * encoder.dim();
@@ -193,6 +153,79 @@ pub fn open(
     dataset.pictures =
         Some(Arc::new(Folder { items, preprocess: config, limits: options.limits, kept, encoding }));
     Ok(dataset)
+}
+
+/// The class of each picture: that of its folder.
+fn labels_of(items: &[Item], head: &Head) -> anyhow::Result<Vec<usize>> {
+    let plain = |name: &str| prompts::readable(name).to_lowercase();
+    let mut labels = Vec::new();
+    for item in items {
+        let class = item
+            .class
+            .as_deref()
+            .with_context(|| format!("--images: expected a folder per class, but {} is in none", item.id))?;
+        match head.classes().iter().position(|c| plain(c) == plain(class)) {
+            Some(label) => labels.push(label),
+            None => return usage(format!("--images: the folder {class:?} is none of the classes")),
+        }
+    }
+    Ok(labels)
+}
+
+/// Pictures that were encoded.
+#[derive(Default)]
+struct Encoded {
+    /// Which could be read.
+    good: Vec<usize>,
+    /// Features of those, and of their views.
+    rows: Vec<f32>,
+    view_rows: Vec<f32>,
+    /// Their pixels, where they are kept.
+    kept: Vec<f32>,
+    /// What the encoder took.
+    seconds: f64,
+}
+
+/// Encodes pictures, block by block; one that cannot be read is told and left out.
+fn encode(
+    items: &[Item],
+    encoder: &dyn Encoder,
+    limits: &Limits,
+    views: Views,
+    keep: bool,
+) -> anyhow::Result<Encoded> {
+    let mut encoded = Encoded::default();
+    for (start, block) in items.chunks(BLOCK).enumerate().map(|(i, b)| (i * BLOCK, b)) {
+        let prepared = |item: &Item| {
+            let picture = picture(item, limits)?;
+            Ok((preprocess(&picture, encoder.preprocess())?, picture))
+        };
+        let pictures: Vec<ultta_encode::Result<_>> = block.par_iter().map(prepared).collect();
+        let mut pixels = Vec::new();
+        for (i, picture) in pictures.into_iter().enumerate() {
+            match picture {
+                Ok((own, picture)) => {
+                    pixels.extend(own);
+                    encoded.good.push(start + i);
+                    if views.each > 0 {
+                        let seed = view_seed(views.seed, (start + i) as u64);
+                        let made = encode_views(encoder, &for_views(picture, encoder)?, views.each, seed)?;
+                        encoded.view_rows.extend_from_slice(made.data());
+                    }
+                }
+                Err(error) => eprintln!("warning: {}: {error}", shown(&block[i].id)),
+            }
+        }
+        if !pixels.is_empty() {
+            let begun = Instant::now();
+            encoded.rows.extend_from_slice(encoder.images(&pixels)?.data());
+            encoded.seconds += begun.elapsed().as_secs_f64();
+        }
+        if keep {
+            encoded.kept.extend(pixels);
+        }
+    }
+    Ok(encoded)
 }
 
 /// Puts the pictures of a pack that `ultta encode` wrote behind its rows: the table beside the features names them.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use ultta::{Features, Input};
 use ultta_formats::{Id, Line};
 
-use crate::failure::{self, BAD_INPUT, is_broken_pipe};
+use crate::failure::{self, BAD_INPUT, advice, is_broken_pipe};
 use crate::interrupt::Interrupt;
 use crate::run::Run;
 
@@ -64,7 +64,7 @@ fn answer(run: &mut Run, line: &[u8], number: u64, normalize: bool) -> anyhow::R
     }
     let (features, views) = match Features::of_line(&parsed, normalize) {
         Ok(rows) => rows,
-        Err(e) => return refuse(run, number, parsed.id.as_ref(), &e.to_string()),
+        Err(e) => return refuse(run, number, parsed.id.as_ref(), &format!("{e}{}", advice(&e))),
     };
     let view_counts = [parsed.views.len()];
     let input = Input {
@@ -84,7 +84,7 @@ fn answer(run: &mut Run, line: &[u8], number: u64, normalize: bool) -> anyhow::R
             Ok(true)
         }
         Err(e) => match e.downcast_ref::<ultta::Error>() {
-            Some(reason) => refuse(run, number, parsed.id.as_ref(), &reason.to_string()),
+            Some(e) => refuse(run, number, parsed.id.as_ref(), &format!("{e}{}", advice(e))),
             None => Err(e),
         },
     }

@@ -9,7 +9,8 @@ use std::time::Instant;
 
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
-use ultta::{Error, Features, Head, Input, Session, State};
+use ultta::internal::{LABELLED_ROWS, STEP_ROWS};
+use ultta::{Error, FeatureFile, Features, Head, Input, Session, State};
 use ultta_encode::doctor::other_encoder;
 use ultta_eval::order::Order;
 use ultta_eval::pack::Pack;
@@ -90,7 +91,7 @@ pub struct Args {
     rows: Option<Places>,
 
     /// Rows per step; the answers do not depend on it unless the method answers rows jointly
-    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Input")]
+    #[arg(long, value_name = "N", default_value_t = STEP_ROWS as u32, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Input")]
     block: u32,
 
     #[command(flatten)]
@@ -154,9 +155,6 @@ fn share(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Rows of a step where labels are handed over: they come between steps.
-const LABELLED_BLOCK: usize = 16;
-
 /// Labels on their way to the session.
 struct DelayedLabels {
     share: f64,
@@ -167,6 +165,19 @@ struct DelayedLabels {
 }
 
 impl DelayedLabels {
+    /// None, unless a share of the labels is to be handed over.
+    fn asked_for(args: &Args, labelled: bool) -> anyhow::Result<Option<Self>> {
+        if args.label_share.is_some() && !labelled {
+            return usage("--label-share needs labels: in the features file, or with --labels");
+        }
+        Ok(args.label_share.map(|share| Self {
+            share,
+            delay: args.label_delay,
+            random: Random::new(args.shuffle.unwrap_or(args.seed) ^ 0x1ABE1),
+            due: VecDeque::new(),
+        }))
+    }
+
     /// Decides which rows of a block get a label. The block began at `place`, its first sample has the id `first`.
     fn ask(&mut self, place: usize, first: u64, labels: impl Iterator<Item = usize>) {
         for (i, label) in labels.enumerate() {
@@ -381,14 +392,44 @@ impl Run {
     }
 }
 
-/// A features file of up to this many numbers is read once and kept; 256 MiB of f32.
+/// A features file of up to this many numbers, views counted, is read once and kept; 256 MiB of f32.
 const KEPT_NUMBERS: usize = 1 << 26;
+
+/// The rows of a file, checked and scaled.
+struct Rows {
+    features: Features<'static>,
+    /// As many for each row.
+    views: Option<Features<'static>>,
+}
+
+impl Rows {
+    /// Reads the rows with these indices.
+    fn read(file: &FeatureFile, rows: &[usize], normalize: bool) -> ultta::Result<Self> {
+        Ok(Self { features: file.select(rows, normalize)?, views: file.views(rows, normalize)? })
+    }
+
+    /// The rows with these indices: neighbours are shared, others copied.
+    fn pick(&self, rows: &[usize]) -> Self {
+        let neighbours = rows.windows(2).all(|pair| pair[1] == pair[0] + 1);
+        let pick = |of: &Features<'static>, each: usize| {
+            if neighbours && !rows.is_empty() {
+                return of.slice(rows[0] * each..(rows[0] + rows.len()) * each);
+            }
+            of.select(&rows.iter().flat_map(|row| row * each..(row + 1) * each).collect::<Vec<_>>())
+        };
+        let each = |views: &Features<'_>| views.rows() / self.features.rows().max(1);
+        Self {
+            features: pick(&self.features, 1),
+            views: self.views.as_ref().map(|views| pick(views, each(views))),
+        }
+    }
+}
 
 /// A features file in the order it is to be answered.
 struct Stream {
     pack: Pack,
     /// All rows, unless the file is too large to keep: then they are read block by block.
-    kept: Option<Features<'static>>,
+    kept: Option<Rows>,
     indices: Vec<usize>,
     /// Place of `indices[0]` in the whole order.
     first: usize,
@@ -397,7 +438,7 @@ struct Stream {
 }
 
 impl Stream {
-    /// Opens the features and checks every row and label, so that bad input is known before the work starts.
+    /// Opens the features and checks every row, view and label, so that bad input is known before the work starts.
     fn open(args: &Args, head: &Head) -> anyhow::Result<Self> {
         let pack = Pack::open(&args.features, args.labels.as_deref())?;
         let bad = |reason: String| Error::Format { reason, path: args.features.clone() };
@@ -437,8 +478,10 @@ impl Stream {
             indices = indices[places].to_vec();
         }
         let in_file = || shown(&args.features);
-        let kept = if pack.rows().saturating_mul(pack.dim()) <= KEPT_NUMBERS {
-            Some(pack.file().read_all(args.normalize).with_context(in_file)?)
+        let numbers = pack.rows().saturating_mul(pack.dim()).saturating_mul(1 + pack.file().views_each());
+        let kept = if numbers <= KEPT_NUMBERS {
+            let all: Vec<usize> = (0..pack.rows()).collect();
+            Some(Rows::read(pack.file(), &all, args.normalize).with_context(in_file)?)
         } else {
             pack.check(args.normalize).with_context(in_file)?;
             None
@@ -464,28 +507,19 @@ impl Stream {
         let progress = if args.quiet { ProgressBar::hidden() } else { progress_bar(self.indices.len()) };
         let mut done = 0;
         let mut code = ExitCode::SUCCESS;
-        let mut delayed = args.label_share.map(|share| DelayedLabels {
-            share,
-            delay: args.label_delay,
-            random: Random::new(args.shuffle.unwrap_or(args.seed) ^ 0x1ABE1),
-            due: VecDeque::new(),
-        });
-        if delayed.is_some() && self.pack.labels().is_none() {
-            return usage("--label-share needs labels: in the features file, or with --labels");
-        }
+        let mut delayed = DelayedLabels::asked_for(args, self.pack.labels().is_some())?;
         let rows =
-            if delayed.is_some() { LABELLED_BLOCK.min(args.block as usize) } else { args.block as usize };
+            if delayed.is_some() { LABELLED_ROWS.min(args.block as usize) } else { args.block as usize };
         for block in self.indices.chunks(rows) {
             if let Some(interrupted) = interrupt.came() {
                 code = interrupted;
                 break;
             }
             let file = self.pack.file();
-            let features = match &self.kept {
-                Some(all) => all.select(block),
-                None => file.select(block, args.normalize)?,
+            let Rows { features, views } = match &self.kept {
+                Some(all) => all.pick(block),
+                None => Rows::read(file, block, args.normalize)?,
             };
-            let views = file.views(block, args.normalize)?;
             let view_counts = vec![file.views_each(); block.len()];
             let learn: Option<Vec<bool>> =
                 file.learn().map(|learn| block.iter().map(|&row| learn[row]).collect());
@@ -519,17 +553,22 @@ impl Stream {
         }
         progress.finish_and_clear();
         if done < self.indices.len() && !(run.hung_up && args.save_state.is_none()) {
-            let next = self.first + done;
-            let advice = match &args.save_state {
-                Some(path) => {
-                    let apart = if args.out.is_some() { " and another --out" } else { "" };
-                    format!("; go on with --load-state {} --rows {next}..{apart}", shown(&path))
-                }
-                None => String::new(),
-            };
-            eprintln!("warning: interrupted after {done} of {} rows{advice}", self.indices.len());
+            self.tell_how_to_go_on(args, done);
         }
         Ok(code)
+    }
+
+    /// Warns that not all rows were answered.
+    fn tell_how_to_go_on(&self, args: &Args, done: usize) {
+        let next = self.first + done;
+        let advice = match &args.save_state {
+            Some(path) => {
+                let apart = if args.out.is_some() { " and another --out" } else { "" };
+                format!("; go on with --load-state {} --rows {next}..{apart}", shown(&path))
+            }
+            None => String::new(),
+        };
+        eprintln!("warning: interrupted after {done} of {} rows{advice}", self.indices.len());
     }
 }
 

@@ -211,9 +211,10 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
 /// An address to click on: where any is listened on, this machine.
 fn url(address: std::net::SocketAddr, tls: bool) -> String {
     let scheme = if tls { "https" } else { "http" };
-    match address.ip().is_unspecified() {
-        true => format!("{scheme}://localhost:{}", address.port()),
-        false => format!("{scheme}://{address}"),
+    if address.ip().is_unspecified() {
+        format!("{scheme}://localhost:{}", address.port())
+    } else {
+        format!("{scheme}://{address}")
     }
 }
 

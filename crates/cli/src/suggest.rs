@@ -6,11 +6,11 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
-use ultta::{Session, State, Suggestion, Unlabelled, suggest};
+use ultta::{Suggestion, Unlabelled, suggest};
 use ultta_eval::pack::Pack;
 use ultta_formats::shown;
 
-use crate::anchors::read_head;
+use crate::anchors::resume;
 use crate::failure::usage;
 
 /// List the samples whose labels would help most, with their expected use
@@ -69,16 +69,14 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     let (suggested, names) = match (&args.answers, &args.features, &args.state, &args.head) {
         (Some(answers), Some(features), None, None) => of_run(answers, features, &args)?,
         (None, None, Some(state), Some(head)) => {
-            let head = read_head(head)?;
-            let resumed = State::load(state).and_then(|state| Session::resume(head, &state));
-            let session = resumed.with_context(|| format!("--state {}", shown(&state)))?;
+            let session = resume(head, state)?;
             (session.suggest(args.k)?, session.head().classes().to_vec())
         }
         _ => return usage("expected either --answers with --features, or --state with --head"),
     };
     let told = suggested.into_iter().map(|Suggestion { id, label, prob, expected_use }| {
         let class = names.get(label).cloned().unwrap_or_default();
-        Told { id, label, class, prob, expected_use }
+        SuggestedRow { id, label, class, prob, expected_use }
     });
     print(&mut std::io::stdout().lock(), told.collect(), args.json)?;
     Ok(ExitCode::SUCCESS)
@@ -86,7 +84,7 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
 
 /// A sample to label, with the name of the class answered; also what a service tells.
 #[derive(Deserialize, Serialize)]
-pub struct Told {
+pub struct SuggestedRow {
     id: u64,
     label: usize,
     class: String,
@@ -94,7 +92,7 @@ pub struct Told {
     expected_use: f32,
 }
 
-pub fn print(out: &mut impl Write, list: Vec<Told>, json: bool) -> anyhow::Result<()> {
+pub fn print(out: &mut impl Write, list: Vec<SuggestedRow>, json: bool) -> anyhow::Result<()> {
     if !json {
         writeln!(out, "{:>10}  {:>6}  {:>6}  answered", "sample", "use", "prob")?;
     }
@@ -102,7 +100,7 @@ pub fn print(out: &mut impl Write, list: Vec<Told>, json: bool) -> anyhow::Resul
         if json {
             writeln!(out, "{}", serde_json::to_string(&told)?)?;
         } else {
-            let Told { id, expected_use, prob, class, .. } = told;
+            let SuggestedRow { id, expected_use, prob, class, .. } = told;
             writeln!(out, "{id:>10}  {expected_use:>6.1}  {:>5.1}%  {}", 100.0 * prob, shown(&class))?;
         }
     }

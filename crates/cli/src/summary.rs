@@ -82,7 +82,7 @@ impl Tally {
             admitted_share: share(self.admitted),
             flip_share: share(self.flips),
             unknown_share: share(self.unknown),
-            alarms: session.alarms().into_iter().map(|alarm| Told::of(alarm, session)).collect(),
+            alarms: session.alarms().into_iter().map(|alarm| AlarmLine::of(alarm, session)).collect(),
             health,
             seconds: time.as_secs_f64(),
         }
@@ -117,21 +117,21 @@ pub struct Summary {
     flip_share: f64,
     unknown_share: f64,
     /// The last ones, oldest first.
-    alarms: Vec<Told>,
+    alarms: Vec<AlarmLine>,
     health: Health,
     seconds: f64,
 }
 
 /// An alarm, with words for people.
 #[derive(Serialize)]
-pub struct Told {
+pub struct AlarmLine {
     #[serde(flatten)]
     alarm: Alarm,
     text: String,
     advice: &'static str,
 }
 
-impl Told {
+impl AlarmLine {
     pub fn of(alarm: Alarm, session: &Session) -> Self {
         Self { text: alarm.text(session.head().classes()), advice: alarm.kind.advice(), alarm }
     }
@@ -194,9 +194,10 @@ impl Summary {
         if let Some(sets) = &self.sets {
             let held =
                 sets.held.map(|held| format!(", held the truth {:.1} %", 100.0 * held)).unwrap_or_default();
-            let promise = match sets.promise {
-                true => format!("backed by {} labels", sets.labels),
-                false => "no promise: credible sets, there are too few labels".to_string(),
+            let promise = if sets.promise {
+                format!("backed by {} labels", sets.labels)
+            } else {
+                "no promise: credible sets, there are too few labels".to_string()
             };
             let asked = 100.0 * sets.coverage;
             writeln!(out, "sets at {asked:.0} %: {:.2} classes on average{held}; {promise}", sets.size)?;
@@ -253,7 +254,7 @@ impl GuardWatch {
         let health = session.health();
         if health.standing == Standing::ZeroShot {
             eprintln!(
-                "warning: this state has fallen back to zero-shot; it tries again after a while (guard.patience)"
+                "warning: this state has fallen back to zero-shot; it tries again after a while (guard.advanced.patience)"
             );
         }
         Self { fired: health.guard_fired }
@@ -266,7 +267,7 @@ impl GuardWatch {
         }
         self.fired = health.guard_fired;
         let consequence = match health.standing {
-            Standing::ZeroShot => "answering zero-shot for a while (guard.patience)",
+            Standing::ZeroShot => "answering zero-shot for a while (guard.advanced.patience)",
             _ => "returned to the last healthy state",
         };
         Some(format!(

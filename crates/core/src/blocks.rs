@@ -1,4 +1,5 @@
-//! [`Blocks`]: a long input in pieces. Every size in which the core groups rows stands here, with its reason.
+//! [`Blocks`]: a long input in pieces. Every size in which rows are grouped on their way
+//! stands here, with its reason.
 //!
 //! Sizes change speed only. The answers of a method with independent rows are the same for every grouping, bit for
 //! bit; a method that answers a batch jointly gets its rows in one piece.
@@ -18,6 +19,14 @@ pub const PASS_ROWS: usize = 128;
 /// Views that share one pass, at most, unless a single row has more: a block of rows with many views would hold the scores of
 /// all of them.
 const PASS_VIEWS: usize = 1024;
+
+/// Rows of a step of `ultta run`, and of requests that the service gathers: two passes, so that what a step does once
+/// (its health, a log record, a progress bar) is shared by many rows, and an interrupt still acts within milliseconds.
+pub const STEP_ROWS: usize = 2 * PASS_ROWS;
+
+/// Rows of a step where delayed labels are handed over, which happens between steps: a label is at most this many rows
+/// late.
+pub const LABELLED_ROWS: usize = 16;
 
 /// Rows that go through the adapter at once: their logits and exponentials are still in the cache when the adapter
 /// reads them.

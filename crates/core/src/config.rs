@@ -56,11 +56,7 @@ impl Default for Config {
 impl Config {
     /// A method by name, with a preset after a colon: `zero-shot`, `ul-tta`, `ul-tta:paper`.
     pub fn named(name: &str) -> Result<Self> {
-        let (method, preset) = match name.split_once(':') {
-            Some((method, preset)) => (method, Some(preset)),
-            None => (name, None),
-        };
-        Self::resolve(None, Some(method), preset, &[])
+        Self::resolve(None, Some(name), None, &[])
     }
 
     /// The configuration in a TOML text; what it does not say keeps the value of its preset.
@@ -68,25 +64,40 @@ impl Config {
         Self::resolve(Some(text), None, None, &[])
     }
 
+    /// The configuration that a state or a stream was saved with, in the keys of now or of an earlier version.
+    pub fn from_saved(text: &str) -> Result<Self> {
+        let Ok(mut table) = text.parse::<Table>() else { return Self::from_toml(text) };
+        let mut any = false;
+        for (old, new) in MOVED {
+            if let Some(value) = take(&mut table, &old.split('.').collect::<Vec<_>>()) {
+                insert(&mut table, &new.split('.').collect::<Vec<_>>(), value)?;
+                any = true;
+            }
+        }
+        if any { Self::from_toml(&table.to_string()) } else { Self::from_toml(text) }
+    }
+
     /// Layers, later ones winning: preset, file, `method` and `preset` by name, single settings.
     ///
-    /// A setting's key is the dotted path of the file; `method.<name>.` may be left out.
+    /// The method's name may have its preset after a colon. A setting's key is the dotted path of the file;
+    /// `method.<name>.` may be left out.
     pub fn resolve(
         file: Option<&str>,
         method: Option<&str>,
         preset: Option<&str>,
         settings: &[(&str, &str)],
     ) -> Result<Self> {
+        let (method, preset) = split_name(method, preset)?;
         let mut user = Table::new();
         if let Some(text) = file {
-            let by_setting =
-                settings.iter().rev().find(|(k, _)| *k == "preset" || *k == "method.ul_tta.preset");
+            let full = format!("method.{}.preset", presets::NAME);
+            let by_setting = settings.iter().rev().find(|(key, _)| *key == "preset" || *key == full);
             user = check_file(text, by_setting.map(|(_, value)| *value).or(preset))?;
         }
         let in_file = user.get("method").and_then(Value::as_table).and_then(|t| t.keys().next().cloned());
         let name = match method {
             Some(name) => known_method(name)?,
-            None => in_file.clone().unwrap_or_else(|| "ul_tta".into()),
+            None => in_file.clone().unwrap_or_else(|| presets::NAME.into()),
         };
         if let Some(other) = in_file.filter(|other| *other != name) {
             return Err(Error::config(
@@ -94,19 +105,24 @@ impl Config {
                 format!("{name} was asked for, but the file configures {other}"),
             ));
         }
-        entry(&mut user, &["method", &name])?;
-        if let Some(preset) = preset {
-            insert(&mut user, &["method", &name, "preset"], Value::String(preset.to_string()))?;
-        }
-        for (key, value) in settings {
-            let mut path: Vec<&str> = key.split('.').collect();
-            if !["alarms", "coverage", "method", "guard", "unknown"].contains(&path[0]) {
-                path.splice(0..0, ["method", name.as_str()]);
-            }
-            insert(&mut user, &path, parse_value(value))?;
-        }
         // The preset fills in what the user left open.
         let mut base = Config { method: default_method(&name)?, ..Default::default() };
+        entry(&mut user, &["method", &name])?;
+        if let Some(preset) = preset {
+            if base.method.card().presets.is_empty() {
+                return Err(Error::config("preset", format!("the method {} has none", plain(&name))));
+            }
+            insert(&mut user, &["method", &name, "preset"], Value::String(preset.to_string()))?;
+        }
+        let full_path = |key: &str| {
+            let own = !TABLES.contains(&key.split('.').next().unwrap_or_default());
+            if own { format!("method.{name}.{key}") } else { key.to_string() }
+        };
+        let settings: Vec<(String, Value)> =
+            settings.iter().map(|(key, value)| (full_path(key), parse_value(value))).collect();
+        for (key, value) in &settings {
+            insert(&mut user, &key.split('.').collect::<Vec<_>>(), value.clone())?;
+        }
         let own = user["method"][&name].as_table().cloned().unwrap_or_default();
         let mut advice = String::new();
         if let MethodConfig::UlTta(_) = &base.method {
@@ -115,10 +131,13 @@ impl Config {
             base.method = MethodConfig::UlTta(preset.config());
             advice = presets::foreign_key(&own, preset);
         }
-        let mut table = base.to_table();
+        let base = base.to_table();
+        let mut table = base.clone();
         merge(&mut table, user);
-        let config =
-            Config::from_table(&table).map_err(|e| Error::config("settings", format!("{e}{advice}")))?;
+        let config = Config::from_table(&table).map_err(|reason| {
+            let (key, reason) = at_fault(&base, &settings).unwrap_or(("settings".into(), reason));
+            Error::config(key, format!("{reason}{advice}"))
+        })?;
         config.guard.check()?;
         config.unknown.check()?;
         config.alarms.check()?;
@@ -129,26 +148,38 @@ impl Config {
     /// The settings that the numbers in a saved state depend on, by dotted key: a state can be continued only under
     /// the same values of these. All other settings may change.
     pub(crate) fn state_settings(&self) -> Table {
-        let name = self.method.card().name;
+        let card = self.method.card();
         let own = self.method.settings();
         let mut kept = Table::new();
-        if let MethodConfig::UlTta(config) = &self.method {
-            kept.insert("preset".into(), own["preset"].clone());
-            for key in config.state_keys() {
-                let find =
-                    |table: &Table| key.split_once('.').and_then(|(a, b)| table.get(a)?.get(b).cloned());
-                kept.extend(find(&own).map(|value| (key.to_string(), value)));
+        match &self.method {
+            MethodConfig::UlTta(config) => {
+                kept.insert("preset".into(), own["preset"].clone());
+                for key in config.state_keys() {
+                    let find =
+                        |table: &Table| key.split_once('.').and_then(|(a, b)| table.get(a)?.get(b).cloned());
+                    kept.extend(find(&own).map(|value| (key.to_string(), value)));
+                }
             }
-        } else {
-            kept.extend(own);
+            _ => kept.extend(own.into_iter().filter(|(key, _)| !card.answer_keys.contains(&key.as_str()))),
         }
-        kept.insert("method".into(), Value::String(name.into()));
+        kept.insert("method".into(), Value::String(card.name.into()));
         kept
     }
 
-    /// The resolved configuration as TOML, every key written out.
+    /// The resolved configuration as TOML, every key written out, what is advanced at the end.
     pub fn to_toml(&self) -> String {
-        toml::to_string(self).expect("settings are plain numbers, strings and lists")
+        let text = toml::to_string(self).expect("settings are plain numbers, strings and lists");
+        let mut sections: Vec<String> = Vec::new();
+        for line in text.lines() {
+            if line.starts_with('[') || sections.is_empty() {
+                sections.push(String::new());
+            }
+            let section = sections.last_mut().expect("the first line began one");
+            section.extend([line, "\n"]);
+        }
+        sections
+            .sort_by_key(|section| section.lines().next().is_some_and(|line| line.ends_with(".advanced]")));
+        sections.concat()
     }
 
     /// The settings as a table. It is made of the text, as [`Config::from_table`] reads the text of a table: serde would
@@ -157,28 +188,104 @@ impl Config {
         self.to_toml().parse().unwrap_or_default()
     }
 
-    /// Settings from a table. An error names the table that is wrong.
+    /// Settings from a table.
     pub(crate) fn from_table(table: &Table) -> Result<Self, String> {
-        let text = table.to_string();
-        toml::from_str(&text).map_err(|e| without_line(&text, &e))
+        toml::from_str(&table.to_string()).map_err(|e: toml::de::Error| in_words(e.message()))
     }
 }
 
-/// An error in a text that no user has seen: its message with the table's name instead of a line.
-pub(crate) fn without_line(text: &str, error: &toml::de::Error) -> String {
-    let before = error.span().and_then(|span| text.get(..span.end)).unwrap_or_default();
-    let table = before.lines().rev().find_map(|line| line.strip_prefix('[')?.strip_suffix(']'));
-    // The message quotes a value of the wrong type: the line that holds it has the key.
-    let value = error.message().split(['"', '`']).nth(1);
-    let key = value.and_then(|value| {
-        let holds = |line: &str| line.split_once(" = ").is_some_and(|(_, v)| v.trim_matches('"') == value);
-        text.lines().find(|line| holds(line)).and_then(|line| line.split_once(" = ")).map(|(key, _)| key)
-    });
-    let place = match key {
-        Some(key) => format!(", for `{key}`"),
-        None => table.map(|table| format!(" in `{table}`")).unwrap_or_default(),
+/// The tables and keys beside the method's own, at the top of a file.
+const TABLES: [&str; 5] = ["alarms", "coverage", "guard", "method", "unknown"];
+
+/// Settings that have another place than in an earlier version: from, to.
+const MOVED: [(&str, &str); 8] = [
+    ("guard.window", "guard.advanced.window"),
+    ("guard.concentration", "guard.advanced.concentration"),
+    ("guard.support", "guard.advanced.support"),
+    ("guard.patience", "guard.advanced.patience"),
+    ("unknown.window", "unknown.advanced.window"),
+    ("unknown.share", "unknown.advanced.share"),
+    ("unknown.share_half_life", "unknown.advanced.share_half_life"),
+    ("method.ul_tta.feedback.correctable", "method.ul_tta.advanced.correctable"),
+];
+
+/// A sentence about the first setting of a file that has moved; empty if there is none.
+fn moved(table: &Table) -> String {
+    let has = |key: &str| {
+        let (last, groups) = key.rsplit_once('.').map_or((key, ""), |(groups, last)| (last, groups));
+        let group = groups.split('.').try_fold(table, |table, group| table.get(group)?.as_table());
+        group.is_some_and(|group| group.contains_key(last))
     };
-    format!("{}{place}", error.message().trim_end().replace('\n', ", "))
+    let found = MOVED.iter().find(|(old, _)| has(old));
+    found.map_or_else(String::new, |(old, new)| format!("\n{old} is now {new}"))
+}
+
+/// Takes a setting out of a table.
+fn take(table: &mut Table, path: &[&str]) -> Option<Value> {
+    let (last, groups) = path.split_last()?;
+    let group = groups.iter().try_fold(table, |table, &group| table.get_mut(group)?.as_table_mut())?;
+    group.remove(*last)
+}
+
+/// A method's name and its preset, from `NAME:PRESET` or from both apart.
+fn split_name<'a>(
+    method: Option<&'a str>,
+    preset: Option<&'a str>,
+) -> Result<(Option<&'a str>, Option<&'a str>)> {
+    let Some((name, own)) = method.and_then(|name| name.split_once(':')) else { return Ok((method, preset)) };
+    match preset {
+        Some(other) if other != own => Err(Error::config(
+            "preset",
+            format!("{other} was asked for, but {name}:{own} has its preset in its name"),
+        )),
+        _ => Ok((Some(name), Some(own))),
+    }
+}
+
+/// A message of the TOML reader without its lines and its names of number types.
+pub(crate) fn in_words(message: &str) -> String {
+    let words = message.trim_end().replace('\n', ", ");
+    let words = ["u64", "usize"].iter().fold(words, |words, kind| {
+        words.replace(&format!("expected {kind}"), "expected a whole number of at least 0")
+    });
+    words.replace("expected f64", "expected a number")
+}
+
+/// The first of some single settings that cannot be, tried by itself on top of `base`: its key, and what is wrong.
+fn at_fault(base: &Table, settings: &[(String, Value)]) -> Option<(String, String)> {
+    settings.iter().find_map(|(key, value)| {
+        let path: Vec<&str> = key.split('.').collect();
+        let (mut single, mut table) = (Table::new(), base.clone());
+        insert(&mut single, &path, value.clone()).ok()?;
+        merge(&mut table, single);
+        let reason = Config::from_table(&table).err()?;
+        Some((key.clone(), format!("{reason}{}", meant(base, &path))))
+    })
+}
+
+/// What may have been meant by a key that `known` does not have: a similar one, or the same one of another group.
+fn meant(known: &Table, path: &[&str]) -> String {
+    if let Some((_, new)) = MOVED.iter().find(|(old, _)| *old == path.join(".")) {
+        return format!("; it is now `{new}`");
+    }
+    let mut table = known;
+    for (i, &key) in path.iter().enumerate() {
+        match table.get(key) {
+            Some(Value::Table(inner)) => table = inner,
+            Some(_) => return String::new(),
+            None => {
+                let held = |(group, value): (&String, &Value)| {
+                    let holds = value.as_table().is_some_and(|inner| inner.contains_key(key));
+                    holds.then(|| format!("{group}.{key}"))
+                };
+                let near = nearest(key, table.keys().map(String::as_str)).map(String::from);
+                let found = near.or_else(|| table.iter().find_map(held));
+                let rest = path[i + 1..].iter().map(|part| format!(".{part}")).collect::<String>();
+                return found.map_or_else(String::new, |found| format!("; did you mean `{found}{rest}`?"));
+            }
+        }
+    }
+    String::new()
 }
 
 /// Reads the text of a file strictly, so that an error carries its line and column. `preset` wins over the file's.
@@ -188,30 +295,36 @@ fn check_file(text: &str, preset: Option<&str>) -> Result<Table> {
     };
     let table: Table = text.parse().map_err(|e| error(e, String::new()))?;
     let methods = table.get("method").and_then(Value::as_table).filter(|t| t.len() == 1);
-    match methods.and_then(|t| t.get("ul_tta")).and_then(Value::as_table) {
+    match methods.and_then(|t| t.get(presets::NAME)).and_then(Value::as_table) {
         Some(own) => {
             let by_name = preset.and_then(Preset::by_name);
             let preset = by_name.or_else(|| presets::preset_of(own).ok()).unwrap_or(Preset::Default);
-            presets::read_file(text, preset).map_err(|e| error(e, presets::foreign_key(own, preset)))?;
+            let advice = || moved(&table) + &presets::foreign_key(own, preset);
+            presets::read_file(text, preset).map_err(|e| error(e, advice()))?;
         }
-        None => toml::from_str::<Config>(text).map(drop).map_err(|e| error(e, String::new()))?,
+        None => toml::from_str::<Config>(text).map(drop).map_err(|e| error(e, moved(&table)))?,
     }
     Ok(table)
 }
 
 /// A method's name as in a file (`ul_tta`), from any spelling (`ul-tta`).
 fn known_method(name: &str) -> Result<String> {
-    let plain = name.replace('-', "_");
+    let in_file = name.replace('-', "_");
     let names = methods::cards().into_iter().map(|c| c.name);
-    if names.clone().any(|n| n == plain) {
-        return Ok(plain);
+    if names.clone().any(|n| n == in_file) {
+        return Ok(in_file);
     }
-    let all = names.clone().map(|n| n.replace('_', "-")).collect::<Vec<_>>().join(", ");
-    let hint = nearest(&plain, names).map(|n| format!("; did you mean {}?", n.replace('_', "-")));
+    let all = names.clone().map(plain).collect::<Vec<_>>().join(", ");
+    let hint = nearest(&in_file, names).map(|n| format!("; did you mean {}?", plain(n)));
     Err(Error::config(
         "method",
         format!("unknown method {name:?}{} (known: {all})", hint.unwrap_or_default()),
     ))
+}
+
+/// A method's name as the command line writes it.
+fn plain(name: &str) -> String {
+    name.replace('_', "-")
 }
 
 fn default_method(name: &str) -> Result<MethodConfig> {
@@ -323,9 +436,13 @@ mod tests {
             |set: &[(&str, &str)]| Config::resolve(None, None, None, set).unwrap().state_settings();
         let own = settings(&[]);
         assert_eq!(own["method"].as_str(), Some("ul_tta"));
-        for free in
-            ["alarms.scenes", "guard.window", "unknown.window", "feedback.remember", "advanced.gate_window"]
-        {
+        for free in [
+            "alarms.scenes",
+            "guard.advanced.window",
+            "unknown.advanced.window",
+            "feedback.remember",
+            "advanced.gate_window",
+        ] {
             assert_eq!(settings(&[(free, "128")]), own, "{free}");
         }
         for kept in ["prototypes.half_life", "advanced.candidates"] {
@@ -352,8 +469,81 @@ mod tests {
         assert!(error(Config::named("ul-ta")).contains("did you mean ul-tta?"));
         assert!(error(Config::from_toml("[method.ul_tta.gate]\nkeeep = 0.5")).contains("line 2"));
         assert!(error(Config::from_toml("[method.ul_tta.gate]\nkeep = \"x\"")).contains("line 2"));
-        assert!(error(Config::resolve(None, None, None, &[("gate.keeep", "1")])).contains("keeep"));
         assert!(error(Config::resolve(None, None, Some("fast"), &[])).contains("paper"));
         assert!(error(Config::from_toml("[method.zero_shot]\n[method.ul_tta]")).contains("method"));
+    }
+
+    #[test]
+    fn a_setting_that_cannot_be_is_told_by_its_own_key() {
+        let told = |key: &str, value: &str| {
+            let tried = Config::resolve(None, None, None, &[("prior.frozen", "true"), (key, value)]);
+            tried.unwrap_err().to_string()
+        };
+        assert_eq!(
+            told("update.every", "0.5"),
+            "config: method.ul_tta.update.every: invalid type: floating point `0.5`, expected a whole number of at least 0"
+        );
+        assert_eq!(
+            told("advanced.floor", "true"),
+            "config: method.ul_tta.advanced.floor: invalid type: boolean `true`, expected a number"
+        );
+        assert_eq!(
+            told("gate.keeep", "1"),
+            "config: method.ul_tta.gate.keeep: unknown field `keeep`, expected one of `enabled`, `keep`, `warm_up`; \
+             did you mean `keep`?"
+        );
+        assert!(told("keep", "0.5").ends_with("; did you mean `gate.keep`?"), "{}", told("keep", "0.5"));
+        assert!(told("guard.enabeld", "false").starts_with("config: guard.enabeld: unknown field"));
+    }
+
+    #[test]
+    fn a_setting_that_has_moved_says_where_it_is_and_is_read_from_what_was_saved() {
+        let error = |r: Result<Config>| r.unwrap_err().to_string();
+        let old = "[guard]\nwindow = 64\n[unknown]\nshare = 0.2\n[method.ul_tta.feedback]\ncorrectable = 9\n";
+        let file = error(Config::from_toml(old));
+        assert!(
+            file.contains("line 2") && file.ends_with("guard.window is now guard.advanced.window"),
+            "{file}"
+        );
+        let other = error(Config::from_toml("[unknown]\nwindow = 64\n[method.tda]"));
+        assert!(other.ends_with("unknown.window is now unknown.advanced.window"), "{other}");
+        let set = error(Config::resolve(None, None, None, &[("feedback.correctable", "9")]));
+        assert!(set.ends_with("; it is now `method.ul_tta.advanced.correctable`"), "{set}");
+        let now = [
+            ("guard.advanced.window", "64"),
+            ("unknown.advanced.share", "0.2"),
+            ("advanced.correctable", "9"),
+        ];
+        assert_eq!(Config::from_saved(old).unwrap(), Config::resolve(None, None, None, &now).unwrap());
+        for (old, new) in MOVED {
+            assert!(
+                take(&mut Config::default().to_table(), &new.split('.').collect::<Vec<_>>()).is_some(),
+                "{old}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_advanced_is_printed_last() {
+        for name in ["ul-tta", "ul-tta:paper", "tda"] {
+            let text = Config::named(name).unwrap().to_toml();
+            let tables = text.lines().filter(|line| line.starts_with('['));
+            assert!(tables.is_sorted_by_key(|line| line.ends_with(".advanced]")), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_preset_may_follow_the_name_everywhere() {
+        let error = |r: Result<Config>| r.unwrap_err().to_string();
+        let paper = Config::named("ul_tta:paper").unwrap();
+        assert_eq!(Config::resolve(None, Some("ul-tta:paper"), Some("paper"), &[]).unwrap(), paper);
+        assert_eq!(paper.method.name(), "ul-tta:paper");
+        assert_eq!(Config::named("ul_tta:default").unwrap().method.name(), "ul-tta");
+        let both = error(Config::resolve(None, Some("ul-tta:paper"), Some("default"), &[]));
+        assert!(both.contains("ul-tta:paper has its preset in its name"), "{both}");
+        assert_eq!(
+            error(Config::named("tip_adapter:paper")),
+            "config: preset: the method tip-adapter has none"
+        );
     }
 }

@@ -40,10 +40,10 @@ pub enum Error {
         row: usize,
     },
     /// The method answers from several views of each sample, and none were given.
-    #[error("views: the method {method} needs some of every sample, got none")]
+    #[error("views: the method {method} needs views of every sample, got none")]
     NeedsViews {
         /// Name of the method.
-        method: &'static str,
+        method: String,
     },
     /// The class list cannot make a head.
     #[error("head: {reason}")]

@@ -3,11 +3,11 @@
 //! ```text
 //! logits = W z + b                         label = argmax logits
 //! adapted = softmax(τ · logits)            frozen = softmax(F z + f)
-//! probabilities = (1 − ε) ((1 − w) adapted + w frozen) + ε / C
+//! probabilities = (1 − floor) ((1 − w) adapted + w frozen) + floor / C
 //! ```
 //!
 //! b holds the prior. Of W, b, F and f the mean over the classes is taken off: logits are the session's less their mean on
-//! each row, so the same softmax from smaller numbers, which devices that count in f32 round less. A method that does not mix in the frozen model has w = ε = 0. Where the mixture would prefer
+//! each row, so the same softmax from smaller numbers, which devices that count in f32 round less. A method that does not mix in the frozen model has w = floor = 0. Where the mixture would prefer
 //! another class to the label, w is lowered on that row, as the session does (`frozen_share` there).
 
 use std::collections::BTreeMap;
@@ -19,6 +19,7 @@ use ultta_formats::onnx::{Attribute, Element, Model, Size};
 use ultta_formats::tensors::{self, NewTensor};
 use ultta_formats::write_atomically;
 
+use crate::scores::softmax_f64;
 use crate::{Error, Head, Result};
 
 /// Of the frozen share that would make another class as probable as the answer, this much is taken.
@@ -48,7 +49,7 @@ pub struct Layer {
     pub frozen_bias: Vec<f32>,
     /// w.
     pub frozen_share: f32,
-    /// ε.
+    /// Share of the probabilities that is even over the classes.
     pub floor: f32,
 }
 
@@ -93,11 +94,8 @@ impl Layer {
 
     /// The probabilities of all classes for a feature row.
     pub fn probabilities(&self, z: &[f32]) -> Result<Vec<f32>> {
-        let mut adapted = self.logits(z)?;
-        adapted.iter_mut().for_each(|l| *l *= self.temperature);
-        softmax(&mut adapted);
-        let mut frozen = product(&self.frozen_weights, &self.frozen_bias, z);
-        softmax(&mut frozen);
+        let adapted = softmax(&self.logits(z)?, self.temperature);
+        let frozen = softmax(&product(&self.frozen_weights, &self.frozen_bias, z), 1.0);
         let label = (0..adapted.len()).fold(0, |best, c| if adapted[c] > adapted[best] { c } else { best });
         let rivals = frozen.iter().zip(&adapted).filter(|(f, _)| **f > frozen[label]);
         let share = rivals.fold(self.frozen_share, |share, (f, a)| {
@@ -241,8 +239,9 @@ fn product(weights: &[f32], bias: &[f32], z: &[f32]) -> Vec<f32> {
     rows.zip(bias).map(|(row, &b)| (crate::kernels::dot_f64(row, z) + b as f64) as f32).collect()
 }
 
-fn softmax(logits: &mut [f32]) {
-    let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = logits.iter().map(|l| ((l - best) as f64).exp()).sum();
-    logits.iter_mut().for_each(|l| *l = (((*l - best) as f64).exp() / sum) as f32);
+/// softmax(τ · logits), summed in f64.
+fn softmax(logits: &[f32], temperature: f32) -> Vec<f32> {
+    let mut probs: Vec<f64> = logits.iter().map(|&l| (l * temperature) as f64).collect();
+    softmax_f64(&mut probs);
+    probs.into_iter().map(|p| p as f32).collect()
 }

@@ -34,6 +34,14 @@ const SLACK: f64 = 1.0 / 40.0;
 pub struct GuardConfig {
     /// `false` only watches: health is reported, nothing falls back.
     pub enabled: bool,
+    /// Settings that hardly anybody needs to change.
+    pub advanced: GuardAdvanced,
+}
+
+/// When the guard fires, and how long it waits.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct GuardAdvanced {
     /// Number of recent samples looked at.
     pub window: usize,
     /// Fires only if the effective number of adapted classes falls below this share of the zero-shot one …
@@ -47,15 +55,22 @@ pub struct GuardConfig {
 
 impl Default for GuardConfig {
     fn default() -> Self {
-        Self { enabled: true, window: 256, concentration: 0.7, support: 0.5, patience: 4096 }
+        Self { enabled: true, advanced: Default::default() }
+    }
+}
+
+impl Default for GuardAdvanced {
+    fn default() -> Self {
+        Self { window: 256, concentration: 0.7, support: 0.5, patience: 4096 }
     }
 }
 
 impl GuardConfig {
     pub(crate) fn check(&self) -> Result<()> {
-        in_range("guard.window", self.window as f64, 16.0..=65_536.0)?;
-        in_range("guard.concentration", self.concentration, 0.0..=1.0)?;
-        in_range("guard.support", self.support, 0.0..=1.0)
+        let a = &self.advanced;
+        in_range("guard.advanced.window", a.window as f64, 16.0..=65_536.0)?;
+        in_range("guard.advanced.concentration", a.concentration, 0.0..=1.0)?;
+        in_range("guard.advanced.support", a.support, 0.0..=1.0)
     }
 }
 
@@ -156,7 +171,7 @@ impl Guard {
     pub(crate) fn new(config: &GuardConfig, classes: usize) -> Self {
         Self {
             config: config.clone(),
-            seen: VecDeque::with_capacity(config.window),
+            seen: VecDeque::with_capacity(config.advanced.window),
             adapted: Histogram::new(classes),
             zero_shot: Histogram::new(classes),
             flips: 0,
@@ -168,7 +183,7 @@ impl Guard {
     }
 
     pub(crate) fn push(&mut self, sample: Answered) {
-        if self.seen.len() == self.config.window
+        if self.seen.len() == self.config.advanced.window
             && let Some(old) = self.seen.pop_front()
         {
             self.count(old, -1);
@@ -191,27 +206,28 @@ impl Guard {
     pub(crate) fn check(&mut self, corrected: bool) -> Verdict {
         if self.standing == Standing::ZeroShot {
             // The method was reset when it fell back; now it learns again, under watch.
-            if self.since_restore >= self.config.patience.saturating_mul(self.fired) {
+            if self.since_restore >= self.config.advanced.patience.saturating_mul(self.fired) {
                 self.clear_window();
                 (self.standing, self.since_restore) = (Standing::Restored, 0);
             }
             return Verdict::Fine;
         }
-        if self.seen.len() < self.config.window {
+        if self.seen.len() < self.config.advanced.window {
             return Verdict::Fine;
         }
-        let concentrated = self.effective_adapted() < self.config.concentration * self.effective_zero_shot();
+        let concentrated =
+            self.effective_adapted() < self.config.advanced.concentration * self.effective_zero_shot();
         let (support, frozen) =
             self.seen.iter().fold((0.0, 0.0), |(s, f), x| (s + x.support as f64, f + x.frozen as f64));
-        let unsupported = support < self.config.support * frozen;
+        let unsupported = support < self.config.advanced.support * frozen;
         let harmful = !corrected && self.is_harmful();
         let collapsed = concentrated && unsupported;
         if !collapsed && !harmful {
-            if self.standing == Standing::Restored && self.since_restore >= self.config.patience {
+            if self.standing == Standing::Restored && self.since_restore >= self.config.advanced.patience {
                 self.standing = Standing::Healthy;
             }
             // Only a state that is far from a collapse is worth remembering.
-            let clear = !concentrated && support > (0.5 + 0.5 * self.config.support) * frozen;
+            let clear = !concentrated && support > (0.5 + 0.5 * self.config.advanced.support) * frozen;
             return if clear { Verdict::Healthy } else { Verdict::Fine };
         }
         if !self.config.enabled {
@@ -219,7 +235,7 @@ impl Guard {
         }
         self.fired += 1;
         self.clear_window();
-        let again = self.standing == Standing::Restored && self.since_restore < self.config.patience;
+        let again = self.standing == Standing::Restored && self.since_restore < self.config.advanced.patience;
         self.since_restore = 0;
         self.standing = if again { Standing::ZeroShot } else { Standing::Restored };
         if again { Verdict::FallBack } else { Verdict::Restore }
@@ -231,7 +247,7 @@ impl Guard {
         let (contradicted, wrong) = confident.fold((0.0, 0.0), |(n, wrong), x| {
             (n + f64::from(x.adapted != x.zero_shot), wrong + 1.0 - x.frozen as f64)
         });
-        contradicted > EXCESS * wrong + SLACK * self.config.window as f64
+        contradicted > EXCESS * wrong + SLACK * self.config.advanced.window as f64
     }
 
     fn clear_window(&mut self) {
@@ -318,7 +334,7 @@ impl Guard {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.config.window * std::mem::size_of::<Answered>() + 8 * self.adapted.counts.len()
+        self.config.advanced.window * std::mem::size_of::<Answered>() + 8 * self.adapted.counts.len()
     }
 }
 
@@ -326,8 +342,13 @@ impl Guard {
 mod tests {
     use super::*;
 
+    /// The settings with a window of this many samples.
+    fn watching(window: usize) -> GuardConfig {
+        GuardConfig { enabled: true, advanced: GuardAdvanced { window, ..Default::default() } }
+    }
+
     fn guard() -> Guard {
-        Guard::new(&GuardConfig { window: 64, ..Default::default() }, 16)
+        Guard::new(&watching(64), 16)
     }
 
     fn fill(guard: &mut Guard, adapted: impl Fn(u32) -> u32, support: f32) {
@@ -362,7 +383,8 @@ mod tests {
         fill(&mut guard, |_| 3, 0.1);
         assert_eq!(guard.check(false), Verdict::FallBack);
         assert_eq!((guard.standing(), guard.fired()), (Standing::ZeroShot, 2));
-        let config = GuardConfig { window: 64, patience: 640, ..Default::default() };
+        let mut config = watching(64);
+        config.advanced.patience = 640;
         guard.config = config;
         for rest in (0..20).rev() {
             assert_eq!(guard.standing(), Standing::ZeroShot);
@@ -400,7 +422,7 @@ mod tests {
 
     #[test]
     fn a_disabled_guard_only_watches() {
-        let mut guard = Guard::new(&GuardConfig { window: 64, enabled: false, ..Default::default() }, 16);
+        let mut guard = Guard::new(&GuardConfig { enabled: false, ..watching(64) }, 16);
         fill(&mut guard, |_| 3, 0.1);
         assert_eq!((guard.check(false), guard.standing()), (Verdict::Fine, Standing::Healthy));
         assert_eq!(guard.flip_share(), 60.0 / 64.0);

@@ -37,16 +37,25 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Whether a head and a method can take the samples. Everything that can be wrong with them is found here.
-    pub(crate) fn check(&self, head: &Head, card: &Card) -> Result<()> {
-        let rows = self.features.rows();
-        let views_of = |counts: &[usize]| counts.iter().fold(0, |n: usize, &c| n.saturating_add(c));
-        let same = |what, expected, got| {
-            if expected == got { Ok(()) } else { Err(Error::Shape { what, expected, got }) }
-        };
+    /// Whether a head and a method can take the samples. Everything that can be wrong with them is found here. A step
+    /// checks by itself; a caller that keeps samples for a later step can know before.
+    pub fn check(&self, head: &Head, card: &Card) -> Result<()> {
         same("feature dimension", head.dim(), self.features.dim())?;
         if let Some(scores) = self.zero_shot {
             same("classes of the zero-shot scores", head.n_classes(), scores.classes())?;
+        }
+        if self.views.is_none() && card.needs_views {
+            return Err(Error::NeedsViews { method: card.name.replace('_', "-") });
+        }
+        self.check_parts()
+    }
+
+    /// Whether marks, times, views and scores fit the rows.
+    #[doc(hidden)]
+    pub fn check_parts(&self) -> Result<()> {
+        let rows = self.features.rows();
+        let views_of = |counts: &[usize]| counts.iter().fold(0, |n: usize, &c| n.saturating_add(c));
+        if let Some(scores) = self.zero_shot {
             same("rows of the zero-shot scores", rows, scores.rows())?;
         }
         if let Some(learn) = self.learn {
@@ -59,18 +68,19 @@ impl<'a> Input<'a> {
             }
         }
         if let Some(views) = self.views {
-            same("dimension of the views", head.dim(), views.dim())?;
+            same("length of a view", self.features.dim(), views.dim())?;
             let counts = self.view_counts.unwrap_or(&[]);
             same("view counts", rows, counts.len())?;
             same("views", views_of(counts), views.rows())?;
         } else {
             same("views", views_of(self.view_counts.unwrap_or(&[])), 0)?;
-            if card.needs_views {
-                return Err(Error::NeedsViews { method: card.name });
-            }
         }
         Ok(())
     }
+}
+
+fn same(what: &'static str, expected: usize, got: usize) -> Result<()> {
+    if expected == got { Ok(()) } else { Err(Error::Shape { what, expected, got }) }
 }
 
 impl<'a> From<&'a Features<'a>> for Input<'a> {

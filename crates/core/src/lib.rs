@@ -78,38 +78,38 @@ pub use error::{Error, Result};
 pub use estimate::{ClassEstimate, Estimate};
 pub use explain::{ExplainedClass, Explanation, Lever, Part, Similar};
 pub use export::{LAYER_ENDINGS, Layer};
-pub use features::{FeatureFile, Features, NORM_TOLERANCE};
+pub use features::{FeatureFile, Features};
 pub use group::{Heard, Membership};
 pub use guard::{GuardConfig, Standing};
 pub use head::{Anchor, Head};
 pub use health::Health;
 pub use input::Input;
-pub use methods::{MethodConfig, cards};
-pub use mixture::SHARPNESSES;
+pub use methods::{MethodConfig, card, cards, names};
 pub use scores::Scores;
 pub use session::Session;
-pub use state::{State, Tensor};
+pub use state::{Element, State, Tensor};
 pub use step::{Row, Step, Temperature, ZeroShotAnswer};
 pub use suggest::{Suggestion, Unlabelled, suggest};
 pub use unknown::{UnknownConfig, UnknownScore};
 
-// For authors of methods.
+// What a session tells of itself and of its method.
 pub use adapter::{
-    Adapter, Answer, Batch, Card, ClassDrift, CloneAdapter, Footing, Grouping, Growth, KeptScene, Observed,
-    Prediction, Readout, ScoresRef, ViewsRef, Vitals,
+    Answer, Card, ClassDrift, Footing, Grouping, Growth, KeptScene, Memory, Prediction, Readout,
 };
-pub use blocks::PASS_ROWS;
-pub use gate::{Gate, GateConfig};
-pub use scores::Summary;
 
-/// What the other crates of this workspace share with the core. No promise is made about it to anybody else.
+/// What the other crates of this workspace share with the core, and what its own tests look at: the trait of a method
+/// among it. No promise is made about it to anybody else.
 #[doc(hidden)]
 pub mod internal {
+    pub use crate::adapter::{Adapter, Batch, CloneAdapter, Observed, ScoresRef, ViewsRef, Vitals};
+    pub use crate::blocks::{LABELLED_ROWS, PASS_ROWS, STEP_ROWS};
     pub use crate::config::{PAPER_TOML, nearest};
+    pub use crate::features::NORM_TOLERANCE;
+    pub use crate::group::Sharing;
     pub use crate::head::LOGIT_SCALES;
     pub use crate::kernels::{exp, vectorised};
     pub use crate::reliability::{Bin, Ece, Edges, bin_of};
-    pub use crate::scores::{softmax, softmax_from, summary, top_k, weigh};
+    pub use crate::scores::{Summary, softmax, softmax_from, summary, top_k, weigh};
     pub use crate::state::STATE_VERSION;
 }
 

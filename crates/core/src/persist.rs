@@ -11,7 +11,7 @@ impl Session {
     pub fn resume(head: impl Into<Arc<Head>>, state: &State) -> Result<Self> {
         let config =
             state.metadata.get("config").ok_or_else(|| Error::state("it carries no configuration"))?;
-        let mut session = Self::new(head, &Config::from_toml(config)?)?;
+        let mut session = Self::new(head, &Config::from_saved(config)?)?;
         session.load(state)?;
         Ok(session)
     }
@@ -55,7 +55,12 @@ impl Session {
             return Err(Error::OtherHead { expected: digest.into(), got: meta("head").to_string() });
         }
         let ours = self.config.state_settings();
-        if meta("settings").parse().ok().as_ref() != Some(&ours) {
+        let mut theirs: Option<toml::Table> = meta("settings").parse().ok();
+        if let Some(theirs) = &mut theirs {
+            // An earlier version wrote down settings of answers, too.
+            theirs.retain(|key, _| !self.config.method.card().answer_keys.contains(&key));
+        }
+        if theirs.as_ref() != Some(&ours) {
             return Err(Error::OtherConfig { key: differing_setting(&ours.to_string(), meta("settings")) });
         }
         state.check_finite()?;

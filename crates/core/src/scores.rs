@@ -1,6 +1,6 @@
 //! [`Scores`]: rows × classes of logits, and what is read off a row: softmax, entropy, margin, the best classes.
-//! Softmax is written here only: in f32 for the stream, in f64 for methods whose state is f64, and from one known
-//! probability.
+//! In this crate softmax is written here only: in f32 for the stream, in f64 for methods whose state is f64, and from
+//! one known probability. The encoder (attention) and the gradient methods (differentiable) have their own.
 
 use crate::adapter::ScoresRef;
 use crate::kernels::{LANES, exp, exp_f64, max, padded, sum_lanes, vectorised};

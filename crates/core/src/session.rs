@@ -92,12 +92,10 @@ impl Session {
         for block in Blocks::new(&head, &input, self.joint()) {
             for rows in block.parts(self.next_id) {
                 let part = block.part(rows, &mut weights);
-                // What was learnt has no say: it cannot make an unknown sample look known.
+                // Only the frozen model decides: learning must not make strangers look known.
                 let verdicts = (0..part.rows()).map(|row| self.unknown.judge(part.seen(row)));
                 let unknown = answers.take_verdicts(verdicts);
-                let learn: Vec<bool> = (0..unknown.len())
-                    .map(|row| self.learning && part.may_learn(row) && !unknown[row])
-                    .collect();
+                let learn = self.may_learn(&part, &unknown);
                 let mut batch = part.batch(self.next_id, &learn);
                 batch.keep_scores |= self.sets.is_some();
                 let prediction = match self.guard.standing() {
@@ -134,9 +132,7 @@ impl Session {
                 let part = block.part(rows, &mut weights);
                 let verdicts = (0..part.rows()).map(|row| self.unknown.is_unknown(part.seen(row)));
                 let unknown = answers.take_verdicts(verdicts);
-                let learn: Vec<bool> = (0..unknown.len())
-                    .map(|row| self.learning && part.may_learn(row) && !unknown[row])
-                    .collect();
+                let learn = self.may_learn(&part, &unknown);
                 let mut batch = part.batch(next_id, &learn);
                 batch.keep_scores |= self.sets.is_some();
                 let prediction = match self.guard.standing() {
@@ -152,6 +148,11 @@ impl Session {
             answers.push_zero_shot(block.zero_shot());
         }
         Ok(answers.into_step(self.health()))
+    }
+
+    /// Which rows of a part may teach.
+    fn may_learn(&self, part: &Part<'_>, unknown: &[bool]) -> Vec<bool> {
+        (0..unknown.len()).map(|row| self.learning && part.may_learn(row) && !unknown[row]).collect()
     }
 
     /// Lets rows teach; their answers are not kept. Tells which rows the gate admitted.

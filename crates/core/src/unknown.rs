@@ -48,6 +48,14 @@ pub struct UnknownConfig {
     pub threshold: f64,
     /// Threshold at this quantile of the scores of recent samples; 0 means the fixed threshold.
     pub quantile: f64,
+    /// Settings that hardly anybody needs to change.
+    pub advanced: UnknownAdvanced,
+}
+
+/// How the threshold follows the stream.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct UnknownAdvanced {
     /// Number of recent samples the quantile is taken over.
     pub window: usize,
     /// Share of unknown samples expected, where the threshold is fixed; by quantile it is the quantile.
@@ -63,10 +71,14 @@ impl Default for UnknownConfig {
             cost: 0.0,
             threshold: 0.2,
             quantile: 0.0,
-            window: 512,
-            share: 0.1,
-            share_half_life: 1000.0,
+            advanced: Default::default(),
         }
+    }
+}
+
+impl Default for UnknownAdvanced {
+    fn default() -> Self {
+        Self { window: 512, share: 0.1, share_half_life: 1000.0 }
     }
 }
 
@@ -82,7 +94,7 @@ const MIN_FILL: usize = 30;
 impl UnknownConfig {
     /// The expected share of unknown samples: at this share the threshold is not moved.
     fn expected(&self) -> f64 {
-        let share = if self.quantile > 0.0 { self.quantile } else { self.share };
+        let share = if self.quantile > 0.0 { self.quantile } else { self.advanced.share };
         share.clamp(SHARE_BOUNDS.0, SHARE_BOUNDS.1)
     }
 
@@ -93,9 +105,9 @@ impl UnknownConfig {
             let reason = "the score \"cone\" has no fixed threshold; expected unknown.cost, such as 0.05";
             return Err(Error::config("unknown.cost", reason));
         }
-        in_range("unknown.share", self.share, SHARE_BOUNDS.0..=SHARE_BOUNDS.1)?;
-        in_range("unknown.share_half_life", self.share_half_life, 1.0..=1e12)?;
-        in_range("unknown.window", self.window as f64, MIN_FILL as f64..=1e6)?;
+        in_range("unknown.advanced.share", self.advanced.share, SHARE_BOUNDS.0..=SHARE_BOUNDS.1)?;
+        in_range("unknown.advanced.share_half_life", self.advanced.share_half_life, 1.0..=1e12)?;
+        in_range("unknown.advanced.window", self.advanced.window as f64, MIN_FILL as f64..=1e6)?;
         if self.score == UnknownScore::MaxSoftmax {
             in_range("unknown.threshold", self.threshold, 0.0..=1.0)?;
         }
@@ -137,10 +149,10 @@ pub struct Seen<'a> {
 impl Unknown {
     pub(crate) fn new(config: &UnknownConfig, head: &Head) -> Self {
         let on = config.score != UnknownScore::Off;
-        let window = if on && config.cost == 0.0 { config.window } else { 0 };
+        let window = if on && config.cost == 0.0 { config.advanced.window } else { 0 };
         Self {
             scores: OrderedWindow::new(window, config.quantile),
-            share: config.share,
+            share: config.advanced.share,
             cone: (config.score == UnknownScore::Cone).then(|| Box::new(Cone::new(head))),
             cost: (on && config.cost > 0.0).then(Cost::default),
             config: config.clone(),
@@ -178,7 +190,7 @@ impl Unknown {
         (self.below(score), score as f32)
     }
 
-    /// Whether a score is below the threshold of the time.
+    /// Whether a score is below the present threshold.
     fn below(&self, score: f64) -> bool {
         if let Some(cost) = &self.cost {
             return cost.threshold().is_some_and(|threshold| score < threshold);
@@ -215,7 +227,7 @@ impl Unknown {
             Some(cost) => cost.push(score, signal, self.config.cost),
             None => self.scores.push(score as f32),
         }
-        let keep = 0.5f64.powf(1.0 / self.config.share_half_life);
+        let keep = 0.5f64.powf(1.0 / self.config.advanced.share_half_life);
         self.share = (keep * self.share + (1.0 - keep) * f64::from(u8::from(unknown)))
             .clamp(SHARE_BOUNDS.0, SHARE_BOUNDS.1);
         (unknown, score as f32)
@@ -243,7 +255,7 @@ impl Unknown {
             if state.counts("unknown.kind")? == [self.config.score as u64] {
                 if fresh.cost.is_none() {
                     fresh.scores =
-                        OrderedWindow::from_values(self.config.window, self.config.quantile, scores);
+                        OrderedWindow::from_values(self.config.advanced.window, self.config.quantile, scores);
                 }
                 if let Some(cone) = fresh.cone.as_mut().filter(|_| state.any_under("unknown.cone.")) {
                     cone.load(state)?;
@@ -288,7 +300,7 @@ mod tests {
         let config = UnknownConfig {
             score: UnknownScore::MaxSoftmax,
             threshold: 0.5,
-            share_half_life: 10.0,
+            advanced: UnknownAdvanced { share_half_life: 10.0, ..Default::default() },
             ..Default::default()
         };
         let mut unknown = Judge::new(&config);
@@ -307,7 +319,7 @@ mod tests {
         let config = UnknownConfig {
             score: UnknownScore::Energy,
             quantile: 0.1,
-            share_half_life: 1e6,
+            advanced: UnknownAdvanced { share_half_life: 1e6, ..Default::default() },
             ..Default::default()
         };
         let mut unknown = Judge::new(&config);

@@ -467,15 +467,18 @@ struct OpenClipPreprocess {
     resize_mode: Option<String>,
 }
 
-fn open_clip(folder: &Path, tensors: &Tensors) -> Result<ModelConfig> {
-    let path = folder.join(OPEN_CLIP_CONFIG);
-    let file: OpenClipFile = read_json(&path)?;
-    let model = &file.model_cfg;
-    let (v, t) = (&model.vision_cfg, &model.text_cfg);
-    let gelu = if model.quick_gelu { Activation::QuickGelu } else { Activation::Gelu };
-    let image_size = v.image_size.unwrap_or(224);
-    let ratio = |width: usize, ratio: Option<f64>| (width as f64 * ratio.unwrap_or(4.0)) as usize;
-    let (patch, blocks, pool) = match (&v.timm_model_name, &v.layers) {
+/// Width of the layer between, from a ratio to the width.
+fn ratio(width: usize, ratio: Option<f64>) -> usize {
+    (width as f64 * ratio.unwrap_or(4.0)) as usize
+}
+
+/// Patch, blocks and pooling of the image tower.
+fn open_clip_tower(
+    v: &OpenClipVision,
+    gelu: Activation,
+    tensors: &Tensors,
+) -> Result<(usize, BlockConfig, VisionPool), String> {
+    Ok(match (&v.timm_model_name, &v.layers) {
         (None, Some(OpenClipLayers::Stages(stages))) => {
             let width = v.width.unwrap_or(64).saturating_mul(32);
             let blocks = BlockConfig {
@@ -507,7 +510,7 @@ fn open_clip(folder: &Path, tensors: &Tensors) -> Result<ModelConfig> {
             let shape = tensors.shape("vision.patch.weight").unwrap_or_default();
             let hidden = tensors.shape("vision.blocks.0.mlp.fc1.weight").unwrap_or_default();
             let (&[width, _, patch, _], &[hidden, _]) = (&shape[..], &hidden[..]) else {
-                return Err(Error::model(&path, format!("no vision transformer as {name} was expected")));
+                return Err(format!("no vision transformer as {name} was expected"));
             };
             // timm's SigLIP heads are 64 wide, but for the shape-optimised model's 72.
             let heads = if width % 72 == 0 && width % 64 != 0 { width / 72 } else { width / 64 };
@@ -522,7 +525,42 @@ fn open_clip(folder: &Path, tensors: &Tensors) -> Result<ModelConfig> {
             };
             (patch, blocks, VisionPool::Attention)
         }
-    };
+    })
+}
+
+/// What is done to pictures, where it differs from what is usual.
+fn open_clip_preprocess(
+    given: &OpenClipPreprocess,
+    mut preprocess: Preprocess,
+    image_size: usize,
+) -> Result<Preprocess, String> {
+    preprocess.mean = given.mean.unwrap_or(preprocess.mean);
+    preprocess.std = given.std.unwrap_or(preprocess.std);
+    match given.interpolation.as_deref() {
+        None | Some("bicubic" | "random") => {}
+        Some("bilinear") => preprocess.filter = Filter::Bilinear,
+        Some(other) => return Err(format!("interpolation: {other:?}")),
+    }
+    match given.resize_mode.as_deref() {
+        None => {}
+        Some("shortest") => preprocess.resize = Resize::Shortest(image_size),
+        Some("squash") => preprocess.resize = Resize::Squash,
+        Some(other) => {
+            return Err(format!("resize_mode: expected shortest or squash, got {other:?}"));
+        }
+    }
+    Ok(preprocess)
+}
+
+fn open_clip(folder: &Path, tensors: &Tensors) -> Result<ModelConfig> {
+    let path = folder.join(OPEN_CLIP_CONFIG);
+    let file: OpenClipFile = read_json(&path)?;
+    let model = &file.model_cfg;
+    let (v, t) = (&model.vision_cfg, &model.text_cfg);
+    let gelu = if model.quick_gelu { Activation::QuickGelu } else { Activation::Gelu };
+    let image_size = v.image_size.unwrap_or(224);
+    let (patch, blocks, pool) =
+        open_clip_tower(v, gelu, tensors).map_err(|reason| Error::model(&path, reason))?;
     let width = t.width.unwrap_or(512);
     let eps = t.norm_kwargs.as_ref().and_then(|k| k["eps"].as_f64()).unwrap_or(1e-5);
     let text = TextConfig {
@@ -539,24 +577,9 @@ fn open_clip(folder: &Path, tensors: &Tensors) -> Result<ModelConfig> {
         causal: !t.no_causal_mask,
     };
     let timm = v.timm_model_name.is_some();
-    let mut preprocess = if timm { Preprocess::siglip(image_size) } else { Preprocess::openai(image_size) };
-    let given = &file.preprocess_cfg;
-    preprocess.mean = given.mean.unwrap_or(preprocess.mean);
-    preprocess.std = given.std.unwrap_or(preprocess.std);
-    match given.interpolation.as_deref() {
-        None | Some("bicubic" | "random") => {}
-        Some("bilinear") => preprocess.filter = Filter::Bilinear,
-        Some(other) => return Err(Error::model(&path, format!("interpolation: {other:?}"))),
-    }
-    match given.resize_mode.as_deref() {
-        None => {}
-        Some("shortest") => preprocess.resize = Resize::Shortest(image_size),
-        Some("squash") => preprocess.resize = Resize::Squash,
-        Some(other) => {
-            let reason = format!("resize_mode: expected shortest or squash, got {other:?}");
-            return Err(Error::model(&path, reason));
-        }
-    }
+    let usual = if timm { Preprocess::siglip(image_size) } else { Preprocess::openai(image_size) };
+    let preprocess = open_clip_preprocess(&file.preprocess_cfg, usual, image_size)
+        .map_err(|reason| Error::model(&path, reason))?;
     let tokens = if t.hf_tokenizer_name.is_some() { TokenKind::Unigram } else { TokenKind::Clip };
     let vision = VisionConfig { image_size, patch, blocks, pool };
     Ok(ModelConfig { vision, text, dim: model.embed_dim, preprocess, tokens })

@@ -225,7 +225,7 @@ pub fn head(head: &Head) -> Vec<Finding> {
         let (a, b) = (&head.classes()[*a], &head.classes()[*b]);
         findings.push(doubtful(
             format!("classes {a:?} and {b:?} have nearly the same prototype (cosine {cosine:.3})"),
-            "describe them by what differs, or give --exemplars",
+            "describe them by what differs, or give exemplar pictures",
         ));
     }
     if near.is_empty() {
@@ -252,7 +252,7 @@ pub fn features(
                 "norms between {l:.3} and {h:.3}, expected 1; the first that is wrong is that of row {}",
                 norms.iter().position(|n| !(0.99..=1.01).contains(n)).unwrap_or(0)
             ),
-            "normalise the rows when they are encoded, or run with --normalize",
+            "normalise the rows when they are encoded, or have them scaled when they are read",
         ),
     });
     let rows = features.rows().min(2000);
@@ -261,18 +261,7 @@ pub fn features(
     // Pictures of one encoder lie in a cone: 0.3 to 0.9 for CLIP and SigLIP.
     let pairs: Vec<f32> = sample.windows(2).map(|p| dot(features.row(p[0]), features.row(p[1]))).collect();
     if !pairs.is_empty() {
-        let mean = pairs.iter().sum::<f32>() / pairs.len() as f32;
-        findings.push(match mean {
-            m if m < 0.05 => doubtful(
-                format!("cosines between pictures around {m:.2}; CLIP's are 0.3 to 0.9"),
-                "features of a CLIP image tower are not centred; were they whitened, or are they of another kind?",
-            ),
-            m if m > 0.995 => wrong(
-                format!("all rows are nearly the same (cosine {m:.3})"),
-                "the pictures were not normalised as the model wants, or all are one picture",
-            ),
-            m => fine(format!("cosines between pictures around {m:.2}")),
-        });
+        findings.push(between_pictures(pairs.iter().sum::<f32>() / pairs.len() as f32));
     }
     let Some(head) = head else { return findings };
     if head.dim() != features.dim() {
@@ -290,24 +279,7 @@ pub fn features(
         top.push(class);
         best.push(cosine);
     }
-    let mean = best.iter().sum::<f32>() / best.len().max(1) as f32;
-    findings.push(match mean {
-        m if m < 0.1 => wrong(
-            format!("the best class has a cosine of {m:.2} on average; CLIP's have 0.2 to 0.35"),
-            "features and head are of different encoders (or one of them of another checkpoint): encode both anew",
-        ),
-        m if m > 0.6 => doubtful(
-            format!("the best class has a cosine of {m:.2} on average; texts give 0.2 to 0.35"),
-            "fine if the head was made from pictures; otherwise check what was encoded",
-        ),
-        m => match known_cosine(head).filter(|(_, low, high)| !(low - 0.08..=high + 0.08).contains(&m)) {
-            Some((name, low, high)) => doubtful(
-                format!("the best class has a cosine of {m:.2} on average; {name}'s have {low:.2} to {high:.2}"),
-                "check that features and head are of the encoder that the head names",
-            ),
-            None => fine(format!("the best class has a cosine of {m:.2} on average")),
-        },
-    });
+    findings.push(to_the_best_class(best.iter().sum::<f32>() / best.len().max(1) as f32, head));
     if let Some(labels) = labels {
         let n = head.n_classes();
         findings.push(match labels.iter().max().filter(|&&label| label >= n) {
@@ -325,6 +297,44 @@ pub fn features(
         findings.push(fine(format!("cosines and answers are those of {some} rows, spread over {all}")));
     }
     findings
+}
+
+/// What the mean cosine between pictures tells.
+fn between_pictures(mean: f32) -> Finding {
+    match mean {
+        m if m < 0.05 => doubtful(
+            format!("cosines between pictures around {m:.2}; CLIP's are 0.3 to 0.9"),
+            "features of a CLIP image tower are not centred; were they whitened, or are they of another kind?",
+        ),
+        m if m > 0.995 => wrong(
+            format!("all rows are nearly the same (cosine {m:.3})"),
+            "the pictures were not normalised as the model wants, or all are one picture",
+        ),
+        m => fine(format!("cosines between pictures around {m:.2}")),
+    }
+}
+
+/// What the mean cosine between pictures and their best class tells.
+fn to_the_best_class(mean: f32, head: &Head) -> Finding {
+    match mean {
+        m if m < 0.1 => wrong(
+            format!("the best class has a cosine of {m:.2} on average; CLIP's have 0.2 to 0.35"),
+            "features and head are of different encoders (or one of them of another checkpoint): encode both anew",
+        ),
+        m if m > 0.6 => doubtful(
+            format!("the best class has a cosine of {m:.2} on average; texts give 0.2 to 0.35"),
+            "fine if the head was made from pictures; otherwise check what was encoded",
+        ),
+        m => match known_cosine(head).filter(|(_, low, high)| !(low - 0.08..=high + 0.08).contains(&m)) {
+            Some((name, low, high)) => doubtful(
+                format!(
+                    "the best class has a cosine of {m:.2} on average; {name}'s have {low:.2} to {high:.2}"
+                ),
+                "check that features and head are of the encoder that the head names",
+            ),
+            None => fine(format!("the best class has a cosine of {m:.2} on average")),
+        },
+    }
 }
 
 /// The encoder that a head names, if its cosines are known.

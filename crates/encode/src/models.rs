@@ -74,7 +74,7 @@ impl Reads {
             Self::AsItIs => None,
             Self::PicturesOnly => Some(
                 "pictures load as they are; its vocabulary (Gemma's) is not read: make the head in Python and give it \
-                 with --head (docs/encode.md)",
+                 as a file (docs/encode.md)",
             ),
             Self::AddConfiguration => Some(
                 "weights without a configuration: `python docs/convert_model.py FILE --as NAME --out FOLDER` writes \
@@ -82,7 +82,7 @@ impl Reads {
             ),
             Self::AsOnnx => Some(
                 "its image tower is not built in: `python docs/convert_model.py NAME --onnx --out FOLDER`, and a build \
-                 with --features onnx",
+                 with the feature onnx",
             ),
         }
     }

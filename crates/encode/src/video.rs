@@ -1,6 +1,6 @@
 //! Frames of a video file, a camera or an address, through ffmpeg: raw RGB over a pipe.
 //!
-//! ffmpeg decodes, keeps so many frames a second and scales them to the encoder's input, whatever the resolution is and
+//! ffmpeg decodes, keeps the frames per second that are asked for and scales them to the encoder's input, whatever the resolution is and
 //! even where it changes: every frame has the same size. Frame `n` stands for the time `n / fps`.
 
 use std::io::{BufRead, BufReader, Read};
@@ -46,10 +46,8 @@ impl Source {
         if argument.starts_with("/dev/video") || (special && argument.starts_with('/')) {
             return Some(Self::Live(argument.into()));
         }
-        (ENDINGS.contains(&ending.as_str()) && !path.is_dir()).then(|| match special {
-            true => Self::Live(argument.into()),
-            false => Self::File(argument.into()),
-        })
+        (ENDINGS.contains(&ending.as_str()) && !path.is_dir())
+            .then(|| if special { Self::Live(argument.into()) } else { Self::File(argument.into()) })
     }
 
     /// As it was given.

@@ -8,7 +8,7 @@ use ultta::{Card, Config, Error, Grouping, Result};
 use crate::pictures::PictureMethod;
 
 /// Rows of a step where the grouping does not matter.
-pub(crate) const BLOCK: usize = ultta::PASS_ROWS;
+pub(crate) const BLOCK: usize = ultta::internal::PASS_ROWS;
 
 /// A method under its name on the command line.
 #[derive(Clone, Debug)]
@@ -28,15 +28,13 @@ impl std::fmt::Debug for dyn PictureMethod {
 }
 
 impl Method {
-    /// A method by name, with the part of a configuration file that concerns it.
+    /// A method by name, with the part of a configuration file that concerns it. It is called by its one name, however
+    /// it was spelt.
     ///
     /// Baselines run as published, without the collapse guard; UL-TTA's default preset runs as it ships, with it.
     /// A `[guard]` in the file decides for all.
     pub fn resolve(name: &str, file: Option<&str>) -> Result<Self> {
-        let (method, preset) = match name.split_once(':') {
-            Some((method, preset)) => (method, Some(preset)),
-            None => (name, None),
-        };
+        let method = name.split(':').next().unwrap_or_default();
         let key = method.replace('-', "_");
         let mut table = Table::new();
         if let Some(text) = file {
@@ -52,11 +50,11 @@ impl Method {
         }
         let text = toml::to_string(&table).unwrap_or_default();
         let text = (!table.is_empty()).then_some(text.as_str());
-        let mut config = Config::resolve(text, Some(method), preset, &[])?;
+        let mut config = Config::resolve(text, Some(name), None, &[])?;
         if !guarded && !config.method.card().guarded {
             config.guard.enabled = false;
         }
-        Ok(Self { name: name.to_string(), config, pictures: None })
+        Ok(Self { name: config.method.name(), config, pictures: None })
     }
 
     /// A method that needs the pictures themselves.
@@ -94,6 +92,28 @@ impl Method {
     }
 }
 
+/// Whether a name is that of the frozen model, with which every method is compared.
+pub(crate) fn is_baseline(name: &str) -> bool {
+    ultta::card(name).is_some_and(|card| card.baseline)
+}
+
+/// Whether a name is that of this project's own method.
+pub(crate) fn is_own(name: &str) -> bool {
+    ultta::card(name).is_some_and(|card| card.own)
+}
+
+/// Methods by name, each once, however its name is spelt.
+pub fn each_once(names: &[impl AsRef<str>], file: Option<&str>) -> Result<Vec<Method>> {
+    let mut methods: Vec<Method> = Vec::new();
+    for name in names {
+        let method = Method::resolve(name.as_ref(), file)?;
+        if !methods.iter().any(|m| m.name == method.name) {
+            methods.push(method);
+        }
+    }
+    Ok(methods)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -104,7 +124,12 @@ mod tests {
             |name: &str, file: Option<&str>| Method::resolve(name, file).unwrap().config.guard.enabled;
         for name in ["ul-tta", "ul_tta", "ul-tta:default", "ul_tta:default"] {
             assert!(guarded(name, None), "{name}");
+            assert_eq!(Method::resolve(name, None).unwrap().name, "ul-tta", "{name}: one method, one name");
         }
+        let names = ["zero_shot", "ul_tta", "ul-tta:default", "ul-tta", "zero-shot"];
+        let once: Vec<String> = each_once(&names, None).unwrap().into_iter().map(|m| m.name).collect();
+        assert_eq!(once, ["zero-shot", "ul-tta"]);
+        assert!(is_baseline("zero_shot") && is_own("ul-tta") && !is_own("ul-tta:paper") && !is_own("tent"));
         for name in ["ul-tta:paper", "tda", "zero-shot"] {
             assert!(!guarded(name, None), "{name}");
             assert!(guarded(name, Some("[guard]\nenabled = true")), "{name}: the file decides");

@@ -112,7 +112,9 @@ impl Pack {
     /// Reads every row once, so that a bad one is known before any work starts.
     pub fn check(&self, normalize: bool) -> Result<()> {
         for start in (0..self.rows()).step_by(CHECK_ROWS) {
-            self.read(start..self.rows().min(start + CHECK_ROWS), normalize)?;
+            let rows = start..self.rows().min(start + CHECK_ROWS);
+            self.read(rows.clone(), normalize)?;
+            self.file().views(&rows.collect::<Vec<_>>(), normalize)?;
         }
         Ok(())
     }

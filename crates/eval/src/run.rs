@@ -13,6 +13,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
+use ultta::internal::LABELLED_ROWS;
 use ultta::{Error, Features, Grouping, Head, Health, Input, Result, Scores, Session};
 
 use crate::clock::Clock;
@@ -23,10 +24,7 @@ use crate::protocol::{Role, Sample, Stream};
 use crate::random::Random;
 use crate::stage::Stage;
 use crate::summary::{Estimated, Made, Run, Timing, Window};
-use crate::tally::{End, Tally, Told};
-
-/// Rows of a step under a protocol with delayed labels, which are handed over between steps.
-const LABELLED_BLOCK: usize = 16;
+use crate::tally::{End, LogitRow, Tally};
 
 /// What answers a stream and learns from it.
 enum Learner {
@@ -165,7 +163,7 @@ impl Job<'_> {
         let joint = self.method.card().grouping == Grouping::Joint;
         match (self.protocol.batch, self.protocol.labels, self.protocol.compute) {
             (Some(batch), _, _) => batch,
-            (None, Some(_), _) if !joint => LABELLED_BLOCK,
+            (None, Some(_), _) if !joint => LABELLED_ROWS,
             (None, _, Some(_)) if !joint => 1,
             _ => usual,
         }
@@ -291,7 +289,7 @@ impl Learner {
                     id: 0,
                     tau: 1.0,
                     answer: (answer.label, answer.prob),
-                    zero_shot: Told::of(zero_shot.row(i)).answer,
+                    zero_shot: LogitRow::of(zero_shot.row(i)).answer,
                 };
                 let rows = prediction.answers.iter().enumerate().map(row).collect();
                 let (sets, known) = (Vec::new(), Vec::new());
@@ -362,13 +360,13 @@ impl Learner {
 }
 
 impl Answered {
-    fn adapted(&self, row: usize) -> Told<'_> {
+    fn adapted(&self, row: usize) -> LogitRow<'_> {
         let AnsweredRow { tau, answer, .. } = self.rows[row];
-        Told { logits: self.logits.row(row), tau, answer }
+        LogitRow { logits: self.logits.row(row), tau, answer }
     }
 
-    fn zero_shot(&self, row: usize) -> Told<'_> {
-        Told { logits: self.zero_shot.row(row), tau: 1.0, answer: self.rows[row].zero_shot }
+    fn zero_shot(&self, row: usize) -> LogitRow<'_> {
+        LogitRow { logits: self.zero_shot.row(row), tau: 1.0, answer: self.rows[row].zero_shot }
     }
 }
 

@@ -43,8 +43,7 @@ impl RunFolder {
         };
         let there = std::fs::read_to_string(self.0.join("config.toml")).ok().and_then(|text| packs(&text));
         if there.is_some() && there != packs(config) {
-            let reason =
-                "holds a run of other features under the same name; choose another --out, or remove it";
+            let reason = "holds a run of other features under the same name; choose another folder for the runs, or remove it";
             return Err(Error::Format { reason: reason.into(), path: self.0.clone() });
         }
         Ok(())

@@ -38,13 +38,13 @@ pub(crate) struct End {
 /// What a classifier told of a sample: logits, the temperature of their probabilities, its answer and how probable
 /// that is.
 #[derive(Clone, Copy)]
-pub(crate) struct Told<'a> {
+pub(crate) struct LogitRow<'a> {
     pub logits: &'a [f32],
     pub tau: f32,
     pub answer: (usize, f32),
 }
 
-impl<'a> Told<'a> {
+impl<'a> LogitRow<'a> {
     /// The answer that the logits alone give.
     pub fn of(logits: &'a [f32]) -> Self {
         let s = summary(logits, 1.0);
@@ -132,11 +132,11 @@ impl<'a> Tally<'a> {
     /// A sample the method missed.
     pub fn push_frozen(&mut self, sample: &Sample, zero_shot: &[f32]) {
         self.missed += 1;
-        let told = Told::of(zero_shot);
+        let told = LogitRow::of(zero_shot);
         self.push(sample, told, told);
     }
 
-    pub fn push(&mut self, sample: &Sample, adapted: Told<'_>, zero_shot: Told<'_>) {
+    pub fn push(&mut self, sample: &Sample, adapted: LogitRow<'_>, zero_shot: LogitRow<'_>) {
         let place = self.place;
         self.place += 1;
         if sample.role == Role::Garbage {
@@ -160,7 +160,7 @@ impl<'a> Tally<'a> {
         }
         let class = self.job.label(sample);
         // −log p from the logits where p itself is too small.
-        let log = |probs: &[f32], told: Told<'_>| {
+        let log = |probs: &[f32], told: LogitRow<'_>| {
             (probs[class] < 1e-30).then(|| {
                 let (row, top) = (told.logits, summary(told.logits, told.tau).label);
                 -(probs[top] as f64).ln() + told.tau as f64 * (row[top] as f64 - row[class] as f64)

@@ -16,7 +16,7 @@
 //! | [`kind`] | telling features, head and state files apart |
 //!
 //! `docs/formats.md` describes the formats for users.
-#![deny(missing_docs)]
+#![deny(missing_docs, unsafe_code)]
 
 mod error;
 pub mod features;

@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use serde_json::json;
 use ultta::{Error, Features};
 use ultta_eval::dataset::{self, Dataset, Heads};
-use ultta_eval::method::Method;
+use ultta_eval::method::each_once;
 use ultta_eval::metrics::{Detection, Ece, Edges, Gather, adaptive_ece, aurc};
 use ultta_eval::pack::Pack;
 use ultta_eval::plan::{Job, Outcome, Plan, Progress};
@@ -177,11 +177,7 @@ pub fn _evaluate(
         datasets: open(&packs).map_err(raise)?,
         strangers: open(&strangers).map_err(raise)?,
         in_distribution: in_distribution.map(|path| Pack::open(&path, None)).transpose().map_err(raise)?,
-        methods: methods
-            .iter()
-            .map(|name| Method::resolve(name, config.as_deref()))
-            .collect::<ultta::Result<_>>()
-            .map_err(raise)?,
+        methods: each_once(&methods, config.as_deref()).map_err(raise)?,
         protocols: protocols
             .iter()
             .map(|name| name.parse::<Protocol>())

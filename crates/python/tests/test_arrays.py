@@ -152,7 +152,7 @@ BAD_EXTRAS = {
     "learn of numbers": (dict(learn=np.ones(8)), ValueError, "learn marks: expected bool values, got float64"),
     "times not finite": (dict(times=[np.nan] * 8), ValueError, "times: row 0"),
     "times in two dimensions": (dict(times=np.zeros((8, 1))), ValueError, "one value per row"),
-    "views of another dimension": (dict(views=np.full((8, 2, 4), 0.5)), ValueError, "dimension of the views"),
+    "views of another dimension": (dict(views=np.full((8, 2, 4), 0.5)), ValueError, "length of a view"),
     "views not unit": (dict(views=np.ones((8, 2, 32))), ValueError, "norm"),
     "too few views": (dict(views=np.eye(2, 32), view_counts=[1] * 8), ValueError, "views: expected 8, got 2"),
     "an unknown argument": (dict(lern=[True] * 8), TypeError, "lern"),
@@ -196,7 +196,7 @@ BAD_SETTINGS = {
     "a wrong type": (dict(gate__keep="much"), ValueError, "keep"),
     "an unknown method": (dict(method="ul-ta"), ValueError, "did you mean ul-tta"),
     "an unknown preset": (dict(preset="papre"), ValueError, "paper"),
-    "out of range": (dict(guard__window=1), ValueError, "guard.window: expected a number from 16"),
+    "out of range": (dict(guard__advanced__window=1), ValueError, "guard.advanced.window: expected a number from 16"),
     "no value": (dict(gate__keep=None), TypeError, "gate.keep: expected a number"),
     "too large": (dict(update__every=10**30), ValueError, "64-bit"),
 }

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ultta::Features;
+use ultta_formats::numbers::Number;
 
 use crate::fleet::GroupRecord;
 use crate::samples::{Samples, Views};
@@ -411,12 +412,12 @@ fn parse_samples(bytes: &mut Bytes<'_>) -> Option<Samples> {
     let mut times = None;
     if flags & HAS_TIMES != 0 {
         let bits = bytes.take(rows.checked_mul(8)?)?;
-        times = Some(bits.as_chunks().0.iter().map(|&time| f64::from_le_bytes(time)).collect());
+        times = Some(f64::decode(bits));
     }
     let mut counts: Option<Vec<usize>> = None;
     if flags & HAS_VIEWS != 0 {
         let words = bytes.take(rows.checked_mul(4)?)?;
-        counts = Some(words.as_chunks().0.iter().map(|&count| u32::from_le_bytes(count) as usize).collect());
+        counts = Some(u32::decode(words).into_iter().map(|count| count as usize).collect());
     }
     let features = bytes.features(rows, dim)?;
     let views = match counts {
@@ -450,8 +451,7 @@ impl<'a> Bytes<'a> {
 
     fn features(&mut self, rows: usize, dim: usize) -> Option<Features<'static>> {
         let bytes = self.take(rows.checked_mul(dim)?.checked_mul(4)?)?;
-        let values: Vec<f32> = bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect();
-        Features::trusted(values, dim)
+        Features::trusted(f32::decode(bytes), dim)
     }
 }
 

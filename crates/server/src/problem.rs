@@ -122,6 +122,7 @@ impl From<ultta::Error> for Problem {
             NotUnit { norm, .. } if *norm > 0.0 => {
                 Problem::invalid(format!("{error}; scale the rows to unit length"))
             }
+            NeedsViews { .. } => Problem::invalid(format!("{error}; send them as `views`")),
             OtherHead { .. } | OtherConfig { .. } | Delta { .. } | Gap { .. } => {
                 Problem::conflict(error.to_string())
             }

@@ -3,14 +3,12 @@
 use std::fs;
 use std::path::Path;
 
+use ultta::internal::PASS_ROWS;
 use ultta::{Config, Error, Head, Result, Session, State};
 
 use crate::log::{self, Log, Record};
 use crate::samples::Samples;
 use crate::store::{Extra, Folder, io_error};
-
-/// Samples that recovery steps through at once, where the method lets any grouping give the same bits.
-const REPLAY_BLOCK: usize = 128;
 
 /// A stream as found on the disk.
 pub struct Recovered {
@@ -151,7 +149,7 @@ impl Replayer {
                 }
                 let free = grouping_is_free(&self.session);
                 match &mut self.pending {
-                    Some(pending) if free && pending.len() < REPLAY_BLOCK && pending.can_append(&samples) => {
+                    Some(pending) if free && pending.len() < PASS_ROWS && pending.can_append(&samples) => {
                         pending.append(&samples);
                     }
                     _ => {

@@ -31,34 +31,17 @@ impl Views {
 }
 
 impl Samples {
-    /// Checks that there is one learn mark, one time and one view count per row, as far as they are given, and that
-    /// times are finite.
+    /// Checks, by the core's own check, that there is one learn mark, one time and one view count per row, as far as they
+    /// are given, and that times are finite.
     pub fn new(
         features: Features<'static>,
         learn: Option<Vec<bool>>,
         times: Option<Vec<f64>>,
         views: Option<Views>,
     ) -> Result<Self> {
-        let rows = features.rows();
-        let shape = |what, expected, got| {
-            if expected == got { Ok(()) } else { Err(ultta::Error::Shape { what, expected, got }) }
-        };
-        if let Some(learn) = &learn {
-            shape("learn marks", rows, learn.len())?;
-        }
-        if let Some(times) = &times {
-            shape("times", rows, times.len())?;
-            if let Some(row) = times.iter().position(|time| !time.is_finite()) {
-                return Err(ultta::Error::NotFinite { what: "times", row });
-            }
-        }
-        if let Some(views) = &views {
-            shape("view counts", rows, views.counts.len())?;
-            shape("length of a view", features.dim(), views.features.dim())?;
-            let total = views.counts.iter().fold(0, |sum: usize, &count| sum.saturating_add(count));
-            shape("views", total, views.features.rows())?;
-        }
-        Ok(Self { features, learn, times, views })
+        let samples = Self { features, learn, times, views };
+        samples.input(None, false).check_parts()?;
+        Ok(samples)
     }
 
     /// Samples of which nothing but the features is known.

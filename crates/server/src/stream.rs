@@ -89,15 +89,7 @@ impl Stream {
     pub fn check(&self, samples: &Samples, most_rows: usize) -> Result<(), Problem> {
         self.size(most_rows).check(samples.len(), samples.features().dim())?;
         check_views(samples.views().and_then(|views| views.counts.iter().copied().max()).unwrap_or(0))?;
-        let card = self.config.method.card();
-        if card.needs_views && samples.views().is_none() {
-            let method = card.name.replace('_', "-");
-            return Err(Problem::invalid(format!(
-                "the method {method} of stream {:?} needs views of every row, got none",
-                self.name
-            )));
-        }
-        Ok(())
+        Ok(samples.input(None, false).check(&self.head, self.config.method.card())?)
     }
 
     /// What the rows of a request may be.
@@ -117,7 +109,7 @@ impl Stream {
         self.answer(answers).await
     }
 
-    /// The same, waiting for a place in the queue. [`answer`](Self::answer) is called later, so that many requests can
+    /// Submits samples, waiting for a place in the queue. [`answer`](Self::answer) is called later, so that many requests can
     /// be under way.
     pub async fn submit(
         &self,

@@ -262,7 +262,7 @@ impl Streams {
         let folder = Folder::open(self.root.join(name))?;
         let meta = folder.meta()?;
         let head = folder.head()?;
-        let config = Config::from_toml(&meta.config)?;
+        let config = Config::from_saved(&meta.config)?;
         let started = Instant::now();
         let recovered = recover(&folder, head, &config)?;
         let (records, dropped_bytes) = (recovered.records, recovered.dropped);

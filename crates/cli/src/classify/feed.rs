@@ -18,7 +18,7 @@ const AHEAD: usize = 16;
 /// Frames and losses of a live source that wait for the encoder, at most.
 const MOST_WAITING: usize = 64;
 
-/// A live source that is silent for so long is opened anew.
+/// A live source that is silent for this long is opened anew.
 const SILENCE: Duration = Duration::from_secs(10);
 
 /// Waits between two tries to open a source again: the first, doubled each time, and the longest.
@@ -214,9 +214,10 @@ impl Reader {
         let mut n = 0u64;
         while let Some(picture) = frames.read() {
             let now = Instant::now();
-            let at = match self.source.is_live() {
-                true => now.duration_since(self.started).as_secs_f64(),
-                false => n as f64 / self.fps,
+            let at = if self.source.is_live() {
+                now.duration_since(self.started).as_secs_f64()
+            } else {
+                n as f64 / self.fps
             };
             n += 1;
             self.frames += 1;

@@ -182,9 +182,10 @@ impl Classify<'_> {
         let lit = batch.pictures.iter().zip(&dark).filter(|(_, dark)| !**dark);
         let pixels: Vec<f32> =
             lit.flat_map(|(picture, _)| normalise(picture, self.encoder.preprocess())).collect();
-        let features = match pixels.is_empty() {
-            true => Features::empty(self.encoder.dim()),
-            false => self.encoder.images(&pixels)?,
+        let features = if pixels.is_empty() {
+            Features::empty(self.encoder.dim())
+        } else {
+            self.encoder.images(&pixels)?
         };
         let lit = batch.times.iter().zip(&dark).filter(|(_, dark)| !**dark);
         let times: Vec<f64> = lit.map(|((at, _), _)| since + at).collect();

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use ultta::internal::nearest;
 use ultta_eval::method::Method;
 use ultta_eval::report;
-use ultta_eval::suite::{DATASETS, Entry, Forward, LONG, Suite, TABLES, absent, packs_below};
+use ultta_eval::suite::{CHANGING, DATASETS, Entry, Forward, LONG, Suite, TABLES, absent, packs_below};
 use ultta_formats::shown;
 
 use super::pictures::{Asked, Prepared};
@@ -109,10 +109,7 @@ fn from_packs(args: &Args) -> anyhow::Result<ExitCode> {
     let open = |entry: &Entry| packs_below(&args.data, entry);
     let needs_pictures =
         "needs pictures, not features: `ultta suite paper --images ROOT --model M`".to_string();
-    let forward = match args.forward {
-        true => Some(forward(args, &*args.encoder.open(false)?)?),
-        false => None,
-    };
+    let forward = if args.forward { Some(forward(args, &*args.encoder.open(false)?)?) } else { None };
     print(
         args,
         &Suite {
@@ -167,7 +164,7 @@ fn from_pictures(args: &Args, root: &Path) -> anyhow::Result<ExitCode> {
     );
     let tables: Vec<&str> = wanted(args).collect();
     let changing: Vec<Method> = match &methods {
-        Ok(_) => ["tent", "cotta"].into_iter().map(&resolve).collect::<ultta::Result<_>>()?,
+        Ok(_) => CHANGING.into_iter().map(&resolve).collect::<ultta::Result<_>>()?,
         Err(_) => Vec::new(),
     };
     prepared.estimate(&changing, &tables, long)?;

@@ -14,7 +14,7 @@ use ultta_encode::pipeline::Options;
 use ultta_eval::dataset::{Dataset, name_all};
 use ultta_eval::method::Method;
 use ultta_eval::pictures::Encoding as Cost;
-use ultta_eval::suite::Forward;
+use ultta_eval::suite::{Forward, methods_of};
 
 use crate::encoder::build_head;
 use crate::encoding::{Encoding, model_folder};
@@ -135,16 +135,17 @@ impl<'a> Prepared<'a> {
         for method in changing {
             // Which streams each table asks for; a run that two tables share is made once.
             let mut samples = 0;
-            let wants = |table: &str| tables.contains(&table);
-            if method.name == "tent" && wants("per-dataset") {
+            let wants =
+                |table: &str| tables.contains(&table) && methods_of(table).contains(&method.name.as_str());
+            if wants("per-dataset") {
                 samples += self.pictures();
             } else if wants("domainnet") {
                 samples += of("domainnet");
             }
-            if method.name == "cotta" && wants("efficiency") {
+            if wants("efficiency") {
                 samples += of(main);
             }
-            if method.name == "cotta" && wants("stability") {
+            if wants("stability") {
                 samples += long;
             }
             if samples == 0 {

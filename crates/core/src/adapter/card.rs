@@ -69,7 +69,8 @@ impl Growth {
 }
 
 /// What others need to know about a method: readers, the docs table, `ultta methods`, the evaluation, the service
-/// and the contract tests. No other code asks for a method by its name.
+/// and the contract tests. Other code decides by these facts, not by a method's name; only what sets up a certain
+/// comparison names its methods: the demo, the suites that rebuild published tables, the tuning's search spaces.
 #[derive(Clone, Copy, Debug)]
 pub struct Card {
     /// Name as written in a configuration, `ul_tta`. The command line writes it with dashes.
@@ -78,6 +79,14 @@ pub struct Card {
     pub summary: &'static str,
     /// Where it comes from.
     pub paper: &'static str,
+    /// Names of its presets, other than that of its plain name.
+    pub presets: &'static [&'static str],
+    /// Whether it is the frozen model's own answer: what every method is compared with.
+    pub baseline: bool,
+    /// Whether it is this project's own method: reports show it first.
+    pub own: bool,
+    /// Settings that only answers depend on: a state can be continued under other values of these.
+    pub answer_keys: &'static [&'static str],
     /// Operations per sample beyond the zero-shot scores, from the classes and the dimension: at the settings of its
     /// paper, with full memories, a multiplication and an addition being two. `None` where they are not counted this way.
     pub operations: Option<fn(f64, f64) -> f64>,
@@ -120,6 +129,10 @@ impl Card {
         name: "",
         summary: "",
         paper: "",
+        presets: &[],
+        baseline: false,
+        own: false,
+        answer_keys: &[],
         operations: None,
         readout: Readout::BeforeObserve,
         grouping: Grouping::Independent,

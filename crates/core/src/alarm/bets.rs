@@ -1,12 +1,12 @@
 //! [`Bets`]: the test itself. Each bet stakes against "nothing has changed": it wins on ranks that lie on its side.
 //!
 //! ```text
-//! log M ← max(0, log M) ± λ x − λ² τ / 6        λ = stake / τ
+//! log M ← max(0, log M) ± b x − b² · pace / 6        b = stake / pace
 //! ```
 //!
-//! x is a rank from −1 to 1 and τ the pace. For independent ranks E exp(λ x) = sinh(λ)/λ ≤ exp(λ²/6), so that M is a
+//! x is a rank from −1 to 1. For independent ranks E exp(b x) = sinh(b)/b ≤ exp(b²/6), so that M is a
 //! CUSUM of e-values: M ≥ A happens on average at most once in A scenes while nothing changes. With scenes that
-//! resemble one another a sum of ranks has τ times the variance, and the same holds for slow sums. A bet runs since M was
+//! resemble one another a sum of ranks has pace times the variance, and the same holds for slow sums. A bet runs since M was
 //! last at or below 1: that is when the change began, if there was one.
 
 use crate::{Error, Result, State};
@@ -24,8 +24,8 @@ pub(super) struct Bet {
     pub log: f64,
     /// How many scenes it has run.
     pub scenes: u64,
-    /// τ when it began: a change must not pass for resemblance.
-    tau: f64,
+    /// The pace when it began: a change must not pass for resemblance.
+    pace: f64,
 }
 
 /// All bets on one number.
@@ -33,14 +33,14 @@ pub(super) struct Bet {
 pub(super) struct Bets([Bet; BETS]);
 
 impl Bets {
-    pub(super) fn push(&mut self, rank: f64, tau: f64) {
+    pub(super) fn push(&mut self, rank: f64, pace: f64) {
         for (i, bet) in self.0.iter_mut().enumerate() {
             let side = if i % 2 == 0 { rank } else { -rank };
             if bet.log <= 0.0 {
-                *bet = Bet { log: 0.0, scenes: 0, tau };
+                *bet = Bet { log: 0.0, scenes: 0, pace };
             }
             let stake = STAKES[i / 2];
-            bet.log += stake * (side - stake / 6.0) / bet.tau;
+            bet.log += stake * (side - stake / 6.0) / bet.pace;
             bet.scenes += 1;
         }
     }
@@ -51,7 +51,7 @@ impl Bets {
     }
 
     pub(super) fn save(&self, name: &str, state: &mut State) {
-        let numbers: Vec<f64> = self.0.iter().flat_map(|bet| [bet.log, bet.tau]).collect();
+        let numbers: Vec<f64> = self.0.iter().flat_map(|bet| [bet.log, bet.pace]).collect();
         state.put(format!("{name}.bets"), &numbers);
         state.put(format!("{name}.bet_scenes"), &self.0.map(|bet| bet.scenes));
     }
@@ -62,9 +62,9 @@ impl Bets {
         let scenes: [u64; BETS] = state.counts(&format!("{name}.bet_scenes"))?;
         let mut bets = Self::default();
         for (i, bet) in bets.0.iter_mut().enumerate() {
-            *bet = Bet { log: numbers[2 * i], tau: numbers[2 * i + 1], scenes: scenes[i] };
-            if bet.log > 0.0 && bet.tau < 1.0 {
-                return Err(Error::state(format!("{key} holds a pace of {}, expected at least 1", bet.tau)));
+            *bet = Bet { log: numbers[2 * i], pace: numbers[2 * i + 1], scenes: scenes[i] };
+            if bet.log > 0.0 && bet.pace < 1.0 {
+                return Err(Error::state(format!("{key} holds a pace of {}, expected at least 1", bet.pace)));
             }
         }
         Ok(bets)

@@ -30,7 +30,8 @@ pub(super) const FIRST: usize = 64;
 /// Independent scenes before bets are taken, and changes of class before bets on the mix are.
 const READY: f64 = 48.0;
 
-/// τ is measured from n scenes, with a relative error of about √(τ / n). So much more than measured is assumed.
+/// The pace is measured from n scenes, with a relative error of about √(pace / n). It is taken larger than measured by
+/// this many such errors.
 const CAUTION: f64 = 3.0;
 
 /// Scenes after which a scene counts half in the recent mean.
@@ -114,12 +115,12 @@ impl Numbers {
         let mut best: Option<(usize, Bet)> = None;
         for (which, (track, number)) in self.tracks.iter_mut().zip(numbers).enumerate() {
             let rank = track.rank(number, scene.id, which);
-            let (n, tau) = (track.ranks.n() as f64, track.pace.tau());
-            let tau = tau * (1.0 + CAUTION * (tau / n).sqrt());
-            if n < READY * tau || (which == MIX && changes < READY) {
+            let (n, pace) = (track.ranks.n() as f64, track.pace.scenes());
+            let pace = pace * (1.0 + CAUTION * (pace / n).sqrt());
+            if n < READY * pace || (which == MIX && changes < READY) {
                 continue;
             }
-            track.bets.push(rank, tau);
+            track.bets.push(rank, pace);
             let bet = track.bets.best();
             if best.is_none_or(|(_, other)| bet.log > other.log) {
                 best = Some((which, bet));

@@ -1,11 +1,11 @@
 //! [`Pace`]: how many scenes are worth one independent scene. Scenes of a real stream resemble those just before, so the
-//! mean of n ranks scatters as if there were only n / τ of them. τ is measured from the ranks themselves:
+//! mean of n ranks scatters as if there were only n / pace of them. The pace is measured from the ranks themselves:
 //!
 //! ```text
-//! τ = max over k of  Var(sum of 2ᵏ ranks) / (2ᵏ Var(rank))      Var(rank) = 1/3
+//! pace = max over k of  Var(sum of 2ᵏ ranks) / (2ᵏ Var(rank))      Var(rank) = 1/3
 //! ```
 //!
-//! over all lengths of blocks of which there are enough. The largest of them counts, so chance makes τ too large
+//! over all lengths of blocks of which there are enough. The largest of them counts, so chance makes the pace too large
 //! rather than too small.
 
 use crate::{Error, Result, State};
@@ -29,7 +29,7 @@ struct Level {
     squares: f64,
     /// A block that waits for its neighbour, to make one of twice the length.
     waits: Option<f64>,
-    /// τ by this length.
+    /// The pace by this length.
     pace: f64,
 }
 
@@ -56,8 +56,8 @@ impl Pace {
         }
     }
 
-    /// τ, at least 1.
-    pub(super) fn tau(&self) -> f64 {
+    /// The pace, at least 1.
+    pub(super) fn scenes(&self) -> f64 {
         self.levels.iter().map(|level| level.pace).fold(1.0, f64::max)
     }
 
@@ -107,7 +107,7 @@ mod tests {
         for (run, low, high) in [(1, 1.0, 1.6), (8, 7.0, 13.0), (64, 55.0, 110.0)] {
             let mut pace = Pace::default();
             (0..40_000u64).for_each(|i| pace.push(2.0 * chance(i / run, 5) - 1.0));
-            assert!((low..high).contains(&pace.tau()), "runs of {run}: {}", pace.tau());
+            assert!((low..high).contains(&pace.scenes()), "runs of {run}: {}", pace.scenes());
         }
     }
 }

@@ -3,11 +3,11 @@
 //! *Prediction-powered*: with labels for n of N answers, right or wrong y and emitted probability p, the accuracy is
 //!
 //! ```text
-//! n/N · mean(y) + (1 − n/N) · (λ · mean(p of the others) + mean(y − λ p))
+//! n/N · mean(y) + (1 − n/N) · (w · mean(p of the others) + mean(y − w p))
 //! ```
 //!
-//! It is valid whatever p is, if the labelled answers are a fair draw; λ is chosen for the least variance, so that
-//! probabilities that tell nothing are not used. The variance of mean(y − λ p) is summed over scenes. The estimate without
+//! It is valid whatever p is, if the labelled answers are a fair draw; the weight w is chosen for the least variance, so that
+//! probabilities that tell nothing are not used. The variance of mean(y − w p) is summed over scenes. The estimate without
 //! labels joins in with the weight of its own variance; if both disagree by more than their intervals explain, the one
 //! without labels gives way.
 
@@ -22,10 +22,10 @@ const REMEMBERED: usize = 16_384;
 /// Marks an answer that needs no label: it has had one, or belongs to no class.
 const NONE: u32 = u32::MAX;
 
-/// Labels that the choice λ = 1 is worth, times the usual variance of probabilities.
-const LAMBDA_HOLD: f64 = 0.25;
+/// Labels that the choice w = 1 is worth, times the usual variance of probabilities.
+const WEIGHT_HOLD: f64 = 0.25;
 
-/// Labels that the usual variance of y − λ p is worth, and that variance.
+/// Labels that the usual variance of y − w p is worth, and that variance.
 const VARIANCE_HOLD: (f64, f64) = (4.0, 0.2);
 
 /// An answer that a label may come for.
@@ -214,15 +214,15 @@ fn rectified(&[n, y, p, yy, yp, pp, my, mp, mm]: &Sums, mean: f64, rows: f64) ->
     let (right, prob) = (y / n, p / n);
     let covariance = yp - prob * my - right * mp + right * prob * mm;
     let variance = (pp - 2.0 * prob * mp + prob * prob * mm).max(0.0);
-    let lambda = ((covariance + LAMBDA_HOLD) / (variance + LAMBDA_HOLD)).clamp(0.0, 1.5);
-    let rest = right - lambda * prob;
+    let weight = ((covariance + WEIGHT_HOLD) / (variance + WEIGHT_HOLD)).clamp(0.0, 1.5);
+    let rest = right - weight * prob;
     let squares =
-        yy - 2.0 * lambda * yp + lambda * lambda * pp - 2.0 * rest * (my - lambda * mp) + rest * rest * mm;
+        yy - 2.0 * weight * yp + weight * weight * pp - 2.0 * rest * (my - weight * mp) + rest * rest * mm;
     let (held, usual) = VARIANCE_HOLD;
     let variance = (squares.max(0.0) + held * usual * mm / n) / (n * (n + held));
     let labelled = (n / rows.max(1e-300)).min(1.0);
     let others = if rows > n { ((rows * mean - p) / (rows - n)).clamp(0.0, 1.0) } else { prob };
-    let told = labelled * right + (1.0 - labelled) * (lambda * others + rest);
+    let told = labelled * right + (1.0 - labelled) * (weight * others + rest);
     Some((told.clamp(0.0, 1.0), ((1.0 - labelled) * variance).max(1e-7)))
 }
 

@@ -103,6 +103,7 @@ pub(crate) static CARD: Card = Card {
     readout: Readout::AfterObserve,
     grouping: Grouping::Independent,
     tuned: true,
+    answer_keys: &["scale"],
     reads_views: true,
     ..Card::PLAIN
 };

@@ -67,6 +67,7 @@ pub(crate) static CARD: Card = Card {
     grouping: Grouping::Joint,
     transductive: true,
     tuned: true,
+    answer_keys: &["capacity", "alpha", "scale", "double_count", "view_share"],
     reads_views: true,
     ..Card::PLAIN
 };

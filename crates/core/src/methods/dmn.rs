@@ -63,6 +63,7 @@ pub(crate) static CARD: Card = Card {
     readout: Readout::AfterObserve,
     grouping: Grouping::Independent,
     tuned: true,
+    answer_keys: &["beta", "weight"],
     reads_views: true,
     ..Card::PLAIN
 };

@@ -142,6 +142,7 @@ pub(crate) static CARD: Card = Card {
     tuned: true,
     growth: Growth::Squares,
     bytes: Some(bytes),
+    answer_keys: &["eta", "rho", "max_bytes"],
     reads_views: true,
     ..Card::PLAIN
 };

@@ -135,6 +135,7 @@ pub(crate) static CARD: Card = Card {
     grouping: Grouping::Independent,
     growth: Growth::Samples,
     bytes: Some(bytes),
+    answer_keys: &["sharpness", "max_bytes"],
     reads_views: true,
     ..Card::PLAIN
 };

@@ -59,6 +59,7 @@ pub(crate) static CARD: Card = Card {
     readout: Readout::BeforeObserve,
     grouping: Grouping::Joint,
     batch: Some(64),
+    answer_keys: &["neighbours", "weight", "iterations"],
     ..Card::PLAIN
 };
 

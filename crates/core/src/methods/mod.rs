@@ -125,7 +125,42 @@ methods! {
     Oga(oga::OgaConfig), "oga", oga::CARD;
 }
 
+/// The names of all methods as the command line writes them, each followed by its presets: `ul-tta`, `ul-tta:paper`.
+pub fn names() -> Vec<String> {
+    let of_card = |card: &Card| {
+        let name = card.name.replace('_', "-");
+        let presets = card.presets.iter().map(|preset| format!("{name}:{preset}"));
+        std::iter::once(name.clone()).chain(presets).collect::<Vec<_>>()
+    };
+    cards().into_iter().flat_map(of_card).collect()
+}
+
+/// The card of a method by its name, in any spelling, with a preset after a colon or without.
+pub fn card(name: &str) -> Option<&'static Card> {
+    let (method, preset) =
+        name.split_once(':').map_or((name, None), |(method, preset)| (method, Some(preset)));
+    match (MethodConfig::by_name(&method.replace('-', "_"))?, preset) {
+        (config, None) => Some(config.card()),
+        (MethodConfig::UlTta(_), Some(preset)) => {
+            presets::Preset::by_name(preset).map(|preset| MethodConfig::UlTta(preset.config()).card())
+        }
+        (_, Some(_)) => None,
+    }
+}
+
 impl MethodConfig {
+    /// The one name of the method and its preset: `ul-tta`, `ul-tta:paper`, `tip-adapter`. However it was spelt, it is
+    /// reported under this name.
+    pub fn name(&self) -> String {
+        let name = self.card().name.replace('_', "-");
+        match self {
+            MethodConfig::UlTta(config) if config.preset() != presets::Preset::Default => {
+                format!("{name}:{}", config.preset().name())
+            }
+            _ => name,
+        }
+    }
+
     /// Whether rows need arrival times under these settings.
     pub fn uses_times(&self) -> bool {
         let seconds = self.card().times.and_then(|key| self.setting(key));

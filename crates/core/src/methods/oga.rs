@@ -72,6 +72,7 @@ pub(crate) static CARD: Card = Card {
     readout: Readout::AfterObserve,
     grouping: Grouping::Joint,
     batch: Some(32),
+    answer_keys: &["tau"],
     ..Card::PLAIN
 };
 

@@ -74,6 +74,7 @@ pub(crate) static CARD: Card = Card {
     readout: Readout::BeforeObserve,
     grouping: Grouping::Independent,
     horizon: Some("horizon"),
+    answer_keys: &["beta"],
     ..Card::PLAIN
 };
 

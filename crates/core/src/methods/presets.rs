@@ -11,11 +11,15 @@ use super::MethodConfig;
 use super::ul_tta::DefaultConfig;
 use super::ul_tta_paper::PaperConfig;
 use crate::adapter::{Adapter, Card};
-use crate::config::without_line;
+use crate::config::in_words;
 use crate::{Error, Head, Result};
+
+/// The name of both in a configuration, and of the method that runs where none is named.
+pub const NAME: &str = "ul_tta";
 
 /// The card of the default method.
 pub static CARD: Card = Card {
+    own: true,
     // Scores and teaching over all classes; the second moments; at most every 1024 samples a factorisation and C
     // solutions. Less where few classes are candidates, and once the moments are thinned.
     operations: Some(|c, d| 4.0 * c * d + 2.0 * d * d + (2.0 / 3.0 * d * d * d + 2.0 * c * d * d) / 1024.0),
@@ -31,9 +35,10 @@ pub static PAPER_CARD: Card = Card {
 };
 
 const BOTH: Card = Card {
-    name: "ul_tta",
+    name: NAME,
     summary: "prototypes, prior and temperature in closed form (presets: default, paper)",
     paper: "Kim, Ultra-Light Test-Time Adaptation for Vision-Language Models, 2025",
+    presets: &["paper"],
     guarded: true,
     times: Some("update.seconds"),
     reads_views: true,
@@ -103,8 +108,8 @@ impl<'de> Deserialize<'de> for UlTtaConfig {
         let own = Table::deserialize(deserializer)?;
         let preset = preset_of(&own).map_err(D::Error::custom)?;
         let within = |key: &str, table: Table| Table::from_iter([(key.to_string(), Value::Table(table))]);
-        let text = within("method", within("ul_tta", own)).to_string();
-        read_file(&text, preset).map_err(|e| D::Error::custom(without_line(&text, &e)))
+        let text = within("method", within(NAME, own)).to_string();
+        read_file(&text, preset).map_err(|e| D::Error::custom(in_words(e.message())))
     }
 }
 

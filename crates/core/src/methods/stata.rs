@@ -100,6 +100,16 @@ pub(crate) static CARD: Card = Card {
     readout: Readout::BeforeObserve,
     grouping: Grouping::Joint,
     batch: Some(128),
+    answer_keys: &[
+        "alpha",
+        "text_weight",
+        "neighbour_weight",
+        "neighbours",
+        "rounds",
+        "inner",
+        "soft_counts",
+        "chunked_variance",
+    ],
     ..Card::PLAIN
 };
 

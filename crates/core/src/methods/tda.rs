@@ -103,6 +103,7 @@ pub(crate) static CARD: Card = Card {
     readout: Readout::AfterObserve,
     grouping: Grouping::Independent,
     tuned: true,
+    answer_keys: &["alpha", "beta", "negative_alpha", "negative_beta"],
     reads_views: true,
     ..Card::PLAIN
 };

@@ -90,6 +90,7 @@ pub(crate) static CARD: Card = Card {
     grouping: Grouping::Independent,
     files: &["shots"],
     tuned: true,
+    answer_keys: &["alpha", "beta"],
     ..Card::PLAIN
 };
 

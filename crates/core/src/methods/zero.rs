@@ -58,6 +58,7 @@ pub(crate) static CARD: Card = Card {
     readout: Readout::BeforeObserve,
     grouping: Grouping::Independent,
     needs_views: true,
+    answer_keys: &["share"],
     ..Card::PLAIN
 };
 

@@ -26,6 +26,7 @@ pub(crate) static CARD: Card = Card {
     name: "zero_shot",
     summary: "the frozen model's own answer; learns nothing",
     paper: "Radford et al., Learning Transferable Visual Models From Natural Language Supervision, ICML 2021",
+    baseline: true,
     operations: Some(|_, _| 0.0),
     readout: Readout::BeforeObserve,
     grouping: Grouping::Independent,

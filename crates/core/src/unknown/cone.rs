@@ -76,7 +76,7 @@ impl Mean {
 
 /// What is said of one image.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Told {
+pub(super) struct Judged {
     /// The score.
     pub score: f64,
     /// Its second part, in which strangers lie apart.
@@ -132,7 +132,7 @@ impl Cone {
     }
 
     /// What is said of an image; nothing changes but a buffer.
-    fn told(&self, z: &[f32], logits: &[f32], centred: &mut Vec<f32>) -> Told {
+    fn told(&self, z: &[f32], logits: &[f32], centred: &mut Vec<f32>) -> Judged {
         let mean = logits.iter().sum::<f32>() / logits.len() as f32;
         let g = &self.image.values;
         let apart = (1.0 - 2.0 * dot_f64(z, g) + dot_f64(g, g)).max(1e-6).sqrt();
@@ -148,7 +148,7 @@ impl Cone {
             (dot_f64(z, u) - dot_f64(z, l)) / length.max(1e-12).sqrt()
         });
         let side = raw_side.map_or(0.0, |side| self.moments[3].standardised(side));
-        Told { score: self.moments[0].standardised(fit) + side, side, fit, best, raw_side }
+        Judged { score: self.moments[0].standardised(fit) + side, side, fit, best, raw_side }
     }
 
     /// The score of an image and of nothing else.
@@ -157,7 +157,7 @@ impl Cone {
     }
 
     /// The score of an image, which then moves the means. `answer` is the frozen model's.
-    pub(super) fn observe(&mut self, z: &[f32], logits: &[f32], answer: usize) -> Told {
+    pub(super) fn observe(&mut self, z: &[f32], logits: &[f32], answer: usize) -> Judged {
         let mut centred = std::mem::take(&mut self.centred);
         let told = self.told(z, logits, &mut centred);
         if self.seen > BEGINNINGS[0] {

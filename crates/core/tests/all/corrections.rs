@@ -2,7 +2,7 @@
 
 use ultta::{Config, Error, Features, Input, Lever, Session};
 
-use crate::common::{Rng, World, config, differing, quick, through_bytes, variants};
+use crate::common::{Rng, World, config, differing, own_variants, quick, through_bytes};
 
 /// A session that has learnt from rows of a few classes, all levers at work.
 fn learnt(world: &World, settings: &[(&str, &str)]) -> Session {
@@ -16,11 +16,11 @@ fn one(z: &[f32]) -> Features<'_> {
     Features::new(z, z.len()).unwrap()
 }
 
-/// The parts of an explanation add up to the logits of the answer, whatever the method, with labels and copies.
+/// The parts of an explanation add up to the logits of the answer, with labels and copies.
 #[test]
 fn explanations_add_up() {
     let world = World::small();
-    for (name, config) in variants() {
+    for (name, config) in own_variants() {
         let mut session = world.session(&config);
         let rows = world.rows(300, 3);
         let step = session.step(&rows).unwrap();
@@ -168,7 +168,7 @@ fn grouping_does_not_matter_with_labels() {
 #[test]
 fn labels_for_what_is_not_kept_are_refused_and_count_for_scenes() {
     let world = World::small();
-    let mut session = learnt(&world, &[("feedback.correctable", "50")]);
+    let mut session = learnt(&world, &[("advanced.correctable", "50")]);
     assert_eq!(session.kept().len(), 50);
     assert!(matches!(session.correct(3, 0), Err(Error::Forgotten { remembered: 50, .. })));
     assert!(matches!(session.correct(599, 10), Err(Error::Label { .. })));

@@ -12,7 +12,7 @@ fn reckless(guard: &[(&'static str, &'static str)]) -> Config {
         ("prior.kappa", "inf"),
         ("prior.gamma", "0.001"),
         ("temperature.beta", "0"),
-        ("guard.patience", "100000"),
+        ("guard.advanced.patience", "100000"),
     ];
     settings.extend_from_slice(guard);
     quick("ul-tta:paper", &settings)
@@ -77,7 +77,7 @@ fn a_restored_session_stands_on_its_healthy_copy() {
     let (world, _) = treacherous();
     let mut rng = Rng(41);
     // balanced and harmless for long enough to leave a copy, then a run that teaches recklessly
-    let settings = [("advanced.responsibilities", "text"), ("guard.window", "64")];
+    let settings = [("advanced.responsibilities", "text"), ("guard.advanced.window", "64")];
     let config = quick("ul-tta", &settings);
     let labels: Vec<usize> = (0..1100).map(|_| rng.below(40)).collect();
     let mut session = world.session(&config);

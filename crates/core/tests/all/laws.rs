@@ -2,14 +2,15 @@
 //! is listed in `methods/mod.rs`. Every batch carries views, so methods that need them are fed.
 
 use crate::common::batch::{Block, DIM, VIEWS, block, build, head, noise, rows};
+use ultta::internal::Batch;
 use ultta::{
-    Batch, Config, Error, Features, Footing, Grouping, Growth, Head, Input, Prediction, Readout, Session,
-    State, Tensor,
+    Config, Error, Features, Footing, Grouping, Growth, Head, Input, Prediction, Readout, Session, State,
+    Tensor,
 };
 
-/// The names of all methods.
+/// The names of all methods and presets, made to last: tests name what failed by them.
 fn methods() -> impl Iterator<Item = &'static str> {
-    ultta::cards().into_iter().map(|card| card.name)
+    ultta::names().into_iter().map(|name| &*name.leak())
 }
 
 #[test]
@@ -217,16 +218,62 @@ fn with_format(mut state: State) -> State {
 fn cards_name_settings_that_exist() {
     for card in ultta::cards() {
         let settings: toml::Table = Config::named(card.name).unwrap().to_toml().parse().unwrap();
-        let named = card.files.iter().chain(&card.horizon).chain(&card.times);
+        let named = card.files.iter().chain(&card.horizon).chain(&card.times).chain(card.answer_keys);
         for key in named {
             let found = key.split('.').try_fold(&settings["method"][card.name], |value, key| value.get(key));
             assert!(found.is_some(), "{}: no setting {key}", card.name);
+        }
+        for preset in card.presets {
+            assert!(ultta::card(&format!("{}:{preset}", card.name)).is_some(), "{}: {preset}", card.name);
         }
         let sized = card.grouping == Grouping::Joint && !card.transductive;
         assert_eq!(card.batch.is_some(), sized, "{}: batch of its paper", card.name);
         assert!(!card.transductive || card.grouping == Grouping::Joint, "{}", card.name);
         assert_eq!(card.bytes.is_some(), card.growth != Growth::Classes, "{}: bytes", card.name);
         assert!(!card.summary.is_empty() && !card.paper.is_empty(), "{}", card.name);
+    }
+}
+
+#[test]
+fn one_method_is_the_baseline_and_one_our_own() {
+    let marked = |mark: fn(&ultta::Card) -> bool| {
+        ultta::cards().into_iter().filter(|card| mark(card)).map(|card| card.name).collect::<Vec<_>>()
+    };
+    assert_eq!(marked(|card| card.baseline), ["zero_shot"]);
+    assert_eq!(marked(|card| card.own), ["ul_tta"]);
+    for name in methods() {
+        assert_eq!(Config::named(name).unwrap().method.name(), name);
+    }
+}
+
+/// What a card calls a setting of the answers alone leaves the state as it is, bit for bit, and another value of it
+/// does not refuse a state.
+#[test]
+fn settings_of_answers_alone_do_not_reach_the_state() {
+    let head = head();
+    for card in ultta::cards() {
+        let settings: toml::Table = Config::named(card.name).unwrap().to_toml().parse().unwrap();
+        let mut plain = Session::new(head.clone(), &Config::named(card.name).unwrap()).unwrap();
+        step_with_views(&mut plain, 60, 12);
+        for key in card.answer_keys {
+            let other = match &settings["method"][card.name][*key] {
+                toml::Value::Float(value) => (value / 2.0).to_string(),
+                toml::Value::Integer(value) => (value / 2).to_string(),
+                toml::Value::Boolean(value) => (!value).to_string(),
+                value => panic!("{}: {key} is {value}", card.name),
+            };
+            let config = Config::resolve(None, Some(card.name), None, &[(key, &other)]).unwrap();
+            let mut session = Session::new(head.clone(), &config).unwrap();
+            let loaded = session.load(&plain.state());
+            loaded.unwrap_or_else(|e| panic!("{}: {key} refuses the state: {e}", card.name));
+            let learnt = |config: &Config| {
+                let mut adapter = config.method.build(&head.clone().into()).unwrap();
+                adapter.step(&block(&head, 60, 12).batch());
+                adapter.save()
+            };
+            let own = Config::named(card.name).unwrap();
+            assert_eq!(learnt(&config), learnt(&own), "{}: {key}", card.name);
+        }
     }
 }
 

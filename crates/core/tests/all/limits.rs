@@ -1,9 +1,9 @@
-//! What a session bears: memory that stays bounded, wrong, strange and extreme input, each on every method, preset and
-//! switch of [`crate::common::variants`].
+//! What a session bears: memory that stays bounded, wrong, strange and extreme input. Wrong input is tried on every method
+//! of the registry that needs no views, the rest on our own method with every switch; `laws.rs` has what every method bears.
 
 use std::sync::Arc;
 
-use crate::common::{Rng, Stream, World, assert_sound, config, quick, through_bytes, variants};
+use crate::common::{Rng, Stream, World, assert_sound, config, own_variants, quick, through_bytes, variants};
 use ultta::internal::LOGIT_SCALES;
 use ultta::{Config, Error, Features, Head, Input, Scores, Session};
 
@@ -11,7 +11,7 @@ use ultta::{Config, Error, Features, Head, Input, Scores, Session};
 fn state_stays_bounded() {
     let world = World::small();
     let stream = Stream::plain(&world, 4096, 16);
-    for (name, config) in variants() {
+    for (name, config) in own_variants() {
         let mut session = world.session(&config);
         stream.play(&mut session, 0..2048, 512);
         let warm = (session.state().bytes(), session.health().state_bytes);
@@ -144,7 +144,7 @@ fn degenerate_streams_stay_finite() {
     let opposite: Vec<f32> = world.head.prototype(0).iter().map(|v| -v).collect();
     let against = Features::new(opposite, dim).unwrap().select(&[0; 300]);
     let sparse = [("equal rows", &equal), ("one-hot rows", &axes), ("rows against an anchor", &against)];
-    for (name, config) in variants() {
+    for (name, config) in own_variants() {
         for (what, rows) in sparse {
             let mut session = world.session(&config);
             for _ in 0..3 {
@@ -164,7 +164,7 @@ fn degenerate_heads_stay_finite() {
     for (what, prototypes) in [("identical prototypes", same), ("one-hot prototypes", axes)] {
         let names = || (0..10).map(|c| c.to_string());
         let head = Arc::new(Head::new(prototypes, dim, names(), 50.0).unwrap());
-        for (name, config) in variants() {
+        for (name, config) in own_variants() {
             let mut session = Session::new(head.clone(), &config).unwrap();
             assert_sound(&session.step(&rows).unwrap(), &format!("{name}, {what}"));
             through_bytes(&session.state());
@@ -183,7 +183,7 @@ fn any_logit_scale_stays_finite() {
     let rows = plain.rows(900, 25);
     for scale in [*LOGIT_SCALES.start(), 1e-3, 1.0, 1000.0, 1e5, *LOGIT_SCALES.end()] {
         let head = Arc::new((*plain.head).clone().with_logit_scale(scale).unwrap());
-        for (name, config) in variants() {
+        for (name, config) in own_variants() {
             let mut session = Session::new(head.clone(), &config).unwrap();
             assert_sound(&session.step(&rows).unwrap(), &format!("{name}, logit scale {scale}"));
             let mut again = Session::new(head.clone(), &config).unwrap();

@@ -1,11 +1,11 @@
 //! The merge law: evidence adds, local parts restart, an empty state is neutral, strangers are refused.
 
-use crate::common::{Stream, World, assert_sound, config, quick, through_bytes, variants};
+use crate::common::{Stream, World, assert_sound, config, own_variants, quick, through_bytes};
 use ultta::{Config, Error, Session, State, Tensor};
 
 /// Methods and settings that gather evidence.
 fn teachable() -> Vec<(String, Config)> {
-    variants().into_iter().filter(|(name, _)| name != "zero-shot").collect()
+    own_variants().into_iter().filter(|(name, _)| name != "zero-shot").collect()
 }
 
 fn taught(world: &World, config: &Config, n: usize, seed: u64) -> State {
@@ -78,7 +78,7 @@ fn merging_is_commutative_exactly_and_associative_up_to_rounding() {
 #[test]
 fn an_empty_state_is_neutral() {
     let world = World::small();
-    for (name, config) in variants() {
+    for (name, config) in own_variants() {
         let empty = world.session(&config).state();
         assert!(empty.is_empty(), "{name}");
         if name != "zero-shot" {

@@ -74,7 +74,7 @@ variants! {
     NeedsViews error_needs_views {
         let world = World::small();
         world.session(&config("zero", &[])).predict(&world.rows(1, 1)).unwrap_err()
-    } => "views: the method zero needs some of every sample, got none";
+    } => "views: the method zero needs views of every sample, got none";
     InFile error_in_file {
         let error = Features::new(vec![3.0, 4.0], 2).unwrap_err();
         let error = Error::InFile { error: error.into(), path: "a.safetensors".into() };
@@ -397,7 +397,7 @@ fn other_settings_do_not_refuse_a_state() {
     let world = World::small();
     let stream = Stream::full(&world, 1100, 2);
     let shared = [
-        ("guard.window", "32"),
+        ("guard.advanced.window", "32"),
         ("unknown.score", "energy"),
         ("feedback.remember", "40"),
         ("feedback.teach", "true"),

@@ -1,6 +1,6 @@
 //! Who may teach a session: rows that may not learn, rows that fit no class, views, and the times that updates follow.
 
-use crate::common::{Rng, Stream, World, differing, quick, variants};
+use crate::common::{Rng, Stream, World, differing, own_variants, quick};
 use ultta::{Config, Features, Input, Session, Tensor};
 
 /// What a session has learnt: everything but windows of answered samples, counters and the guard.
@@ -24,7 +24,7 @@ fn learnt(session: &Session) -> Vec<(String, Tensor)> {
 fn rows_that_may_not_learn_teach_nothing() {
     let world = World::small();
     let (taught, others) = (Stream::plain(&world, 300, 27), world.rows(400, 28));
-    for (name, config) in variants() {
+    for (name, config) in own_variants() {
         let mut session = world.session(&config);
         taught.play(&mut session, 0..300, 100);
         let before = learnt(&session);
@@ -99,7 +99,7 @@ fn views_change_responsibilities_only() {
     let world = World::small();
     let (taught, asked) = (Stream::plain(&world, 256, 33), world.rows(20, 34));
     let views = world.rows(60, 35);
-    for (name, config) in variants().into_iter().filter(|(name, _)| name != "zero-shot") {
+    for (name, config) in own_variants().into_iter().filter(|(name, _)| name != "zero-shot") {
         let mut plain = world.session(&config);
         taught.play(&mut plain, 0..256, 128);
         let mut viewed = plain.clone();

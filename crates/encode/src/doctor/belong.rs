@@ -10,7 +10,7 @@ use std::collections::HashMap;
 
 use super::{Finding, doubtful, fine, wrong};
 
-/// Spreads above chance that right answers must lie. Heads of other datasets reach 3.0 on the project's packs, the
+/// Right answers must lie this many standard deviations above chance. Heads of other datasets reach 3.0 on the project's packs, the
 /// packs' own heads begin at 4.6.
 const BEYOND: f64 = 3.5;
 /// Share of the best order that counts as that order. Heads of other datasets reach 0.78, own heads begin at 0.98.
@@ -39,7 +39,7 @@ impl Votes {
         Self { n, rows: answers.len().max(1) as f64, pairs }
     }
 
-    /// Share of right answers if labels are moved by so much.
+    /// Share of right answers if labels are moved by `by` classes.
     fn moved(&self, by: i64) -> f64 {
         let n = self.n as i64;
         let hit = |&&((label, class), _): &&((usize, usize), f64)| {
@@ -101,12 +101,11 @@ pub(super) fn judge(n: usize, answers: &[(usize, usize)]) -> Finding {
     let percent = |share: f64| format!("{:.1} %", 100.0 * share);
     let by_chance = format!("by chance {:.1} ± {:.1} %", 100.0 * chance, 100.0 * spread);
     if right >= chance + BEYOND * spread || (right >= NEARLY * best && right > chance) {
-        return match right > 1.5 * chance {
-            true => fine(format!("zero-shot top-1 {}, {by_chance}", percent(right))),
-            false => doubtful(
-                format!("zero-shot top-1 {}, {by_chance}", percent(right)),
-                "hardly better than chance: check class names, prompts and the encoder",
-            ),
+        let told = format!("zero-shot top-1 {}, {by_chance}", percent(right));
+        return if right > 1.5 * chance {
+            fine(told)
+        } else {
+            doubtful(told, "hardly better than chance: check class names, prompts and the encoder")
         };
     }
     let explains = best >= EXPLAINS

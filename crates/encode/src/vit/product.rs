@@ -71,7 +71,7 @@ pub(crate) struct Packed {
 impl Packed {
     /// Packs `[outputs, inputs]`, the layout of a linear layer.
     pub fn new(weights: &[f32], outputs: usize, inputs: usize) -> Self {
-        debug_assert_eq!(weights.len(), outputs * inputs);
+        assert_eq!(weights.len(), outputs * inputs, "a weight for every input of every output");
         let mut packed = Self::empty();
         packed.pack(outputs, inputs, |output, input| weights[output * inputs + input]);
         packed

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use crate::method::is_baseline;
 use crate::metrics::Spread;
 use crate::naming;
 use crate::refused::{Refused, Why};
@@ -175,7 +176,7 @@ impl<'a> Grid<'a> {
             (method.to_string(), figures)
         };
         let mut rows: Vec<(String, Vec<Shown>)> = self.methods.iter().enumerate().map(row).collect();
-        if !self.methods.contains(&"zero-shot") {
+        if !self.methods.iter().any(|method| is_baseline(method)) {
             let mut figures: Vec<Shown> = zeros.iter().map(|zero| plain(*zero)).collect();
             if figure.tail.is_some() {
                 figures.insert(1, plain(None));

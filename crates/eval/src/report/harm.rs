@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use super::grid::short;
+use crate::method::is_baseline;
 use crate::metrics::Interval;
 use crate::plot::{HeatCell, Page, Table};
 use crate::protocol::HARM;
@@ -93,7 +94,7 @@ impl<'a> Matrix<'a> {
         let known = HARM.iter().filter_map(|name| protocols.get(name).copied());
         let further = protocols.iter().filter(|p| !HARM.contains(p)).copied();
         let protocols: Vec<&str> = known.chain(further).collect();
-        let methods = methods.into_iter().filter(|m| *m != "zero-shot");
+        let methods = methods.into_iter().filter(|m| !is_baseline(m));
         methods.map(|method| Self::new(runs, method, &protocols)).collect()
     }
 
@@ -302,7 +303,7 @@ fn tone(tolerances: f64) -> i8 {
     if tolerances < 0.0 { -size } else { size }
 }
 
-/// The same as Markdown: counts, the worst cells, and the matrix of each figure.
+/// Harm as Markdown: counts, the worst cells, and the matrix of each figure.
 pub(super) fn markdown(runs: &[Run]) -> String {
     let matrices = Matrix::all(runs);
     let mut out = String::new();

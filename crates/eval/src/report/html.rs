@@ -8,6 +8,7 @@ use ultta::Result;
 use super::grid::{FIGURES, FigureTable, Grid, Shown, named, named_refused, seeds_note};
 use super::overview::Overview;
 use super::{Runs, compare, harm};
+use crate::method::{is_baseline, is_own};
 use crate::metrics::{Bin, Spread};
 use crate::plot::{Bars, LineChart, Page, Reliability, ReliabilityBin, Scatter, Series, Table};
 use crate::refused::notes;
@@ -98,20 +99,15 @@ fn foot(runs: &[Run]) -> Vec<String> {
     lines
 }
 
-/// The methods drawn along streams with their colours, the same in every chart: grey for zero-shot, then UL-TTA, then
-/// by rank over all protocols.
+/// The methods drawn along streams with their colours, the same in every chart: grey for zero-shot, then our own
+/// method, then by rank over all protocols.
 fn looks<'a>(overview: &Overview<'a>) -> Vec<(&'a str, usize)> {
-    let ranked: Vec<&str> = overview.methods.iter().map(|m| m.method).collect();
-    let first = ["zero-shot", "ul-tta", "ul-tta:paper"].into_iter();
-    let mut names: Vec<&str> = first.filter_map(|n| ranked.iter().find(|m| **m == n).copied()).collect();
-    for method in &ranked {
-        if names.len() < LINES && !names.contains(method) {
-            names.push(method);
-        }
-    }
+    let mut names: Vec<&str> = overview.methods.iter().map(|m| m.method).collect();
+    names.sort_by_key(|name| (!is_baseline(name), !is_own(name)));
+    names.truncate(LINES);
     let mut next = 0;
     let mut look = |name: &str| {
-        if name == "zero-shot" {
+        if is_baseline(name) {
             return 0;
         }
         next += 1;
@@ -129,7 +125,7 @@ fn gains(runs: &[Run], grid: &Grid<'_>, looks: &[(&str, usize)]) -> String {
     let names = grid.datasets.iter().map(|d| d.to_string()).collect();
     let title = format!("Gain and 95 % intervals, {}", grid.protocol);
     let mut bars = Bars::new(title, "points over zero-shot", names).signed(1);
-    let drawn = looks.iter().filter(|(m, _)| *m != "zero-shot" && grid.methods.contains(m));
+    let drawn = looks.iter().filter(|(m, _)| !is_baseline(m) && grid.methods.contains(m));
     for (method, colour) in drawn.take(3) {
         let (mut values, mut intervals) = (Vec::new(), Vec::new());
         for dataset in &grid.datasets {
@@ -389,13 +385,14 @@ fn domains(page: Page, runs: &[Run]) -> Page {
         .unfold()
 }
 
-/// Which prototypes and priors moved, and which answers changed: the first run of UL-TTA, or of any method.
+/// Which prototypes and priors moved, and which answers changed: the first run of our own method, or of any.
 fn stories(mut page: Page, runs: &[Run]) -> Page {
-    let own = |r: &&Run| r.summary.method == "ul-tta" && !r.summary.drift.is_empty();
+    let own = |r: &&Run| is_own(&r.summary.method) && !r.summary.drift.is_empty();
     let mut seen = BTreeSet::new();
     for run in runs.iter().filter(own).chain(runs.iter().filter(|r| !r.summary.drift.is_empty()).take(1)) {
         let s = &run.summary;
-        if !seen.insert((&s.dataset, s.method == "ul-tta")) || (s.method != "ul-tta" && seen.len() > 1) {
+        let is_own = is_own(&s.method);
+        if !seen.insert((&s.dataset, is_own)) || (!is_own && seen.len() > 1) {
             continue;
         }
         if seen.len() > 4 {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use super::compare::{Difference, difference, same_streams};
+use crate::method::{is_baseline, is_own};
 use crate::plot::{Bars, Page, Scatter, Series, Table};
 use crate::summary::{Facts, Run, tail};
 
@@ -71,7 +72,7 @@ impl<'a> Overview<'a> {
 
     /// The best method that ran everywhere.
     fn best(&self) -> Option<&Ranked<'a>> {
-        self.methods.iter().find(|m| m.cells == self.cells && m.method != "zero-shot")
+        self.methods.iter().find(|m| m.cells == self.cells && !is_baseline(m.method))
     }
 
     const HEADER: [&'static str; 11] = [
@@ -154,8 +155,8 @@ impl<'a> Overview<'a> {
             Scatter::new(title, "mean time per sample (µs)", "mean gain in top-1 (points)").log_x();
         for method in self.methods.iter().filter(|m| m.micros > 0.0) {
             let colour = match method.method {
-                "zero-shot" => 0,
-                "ul-tta" => 1,
+                name if is_baseline(name) => 0,
+                name if is_own(name) => 1,
                 _ => 2 + group(&method.facts).0,
             };
             let series = Series::new("", vec![(method.micros, method.gain)]).colour(colour);
@@ -164,7 +165,7 @@ impl<'a> Overview<'a> {
         vec![("gain", bars.to_svg()), ("cost", chart.to_svg())]
     }
 
-    /// The same as Markdown.
+    /// The overview as Markdown.
     pub fn markdown(&self) -> String {
         let mut out = format!("\n**Summary**\n\n{}\n\n", self.explained());
         let _ = writeln!(out, "| {} |\n|{}", Self::HEADER.join(" | "), "---|".repeat(Self::HEADER.len()));

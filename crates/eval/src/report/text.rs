@@ -6,6 +6,7 @@ use std::fmt::Write;
 use super::grid::{FIGURES, FigureTable, Grid, Shown, named, named_refused, seeds_note};
 use super::overview::Overview;
 use super::{compare, harm};
+use crate::method::is_baseline;
 use crate::pictures::Cost;
 use crate::refused::{Refused, notes};
 use crate::summary::{Run, cells};
@@ -62,7 +63,7 @@ fn costs(runs: &[Run]) -> String {
         let flops = |r: &Run| r.summary.cost.map_or(0.0, |c| c.flops) / 1e6;
         let ms = |r: &Run| 1e3 * (r.timing.encode_seconds + 1.0 / r.timing.samples_per_second.max(1e-9));
         let peak = |r: &Run| r.timing.peak_bytes as f64 / (1 << 20) as f64;
-        let zero = methods.get("zero-shot").cloned();
+        let zero = methods.iter().find(|(method, _)| is_baseline(method)).map(|(_, runs)| runs.clone());
         let times = |value: f64, of: &dyn Fn(&Run) -> f64| match &zero {
             Some(zero) if mean(zero, of) > 0.0 => format!(" ({:.2})", value / mean(zero, of)),
             _ => String::new(),

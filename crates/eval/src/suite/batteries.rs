@@ -8,7 +8,7 @@ use ultta::Result;
 
 use super::{heading, line};
 use crate::dataset::{Dataset, Heads, find};
-use crate::method::Method;
+use crate::method::each_once;
 use crate::plan::{Plan, Progress};
 use crate::summary::cells;
 
@@ -201,10 +201,8 @@ pub struct Run<'a> {
 impl Run<'_> {
     /// The table of a battery as Markdown: a row per dataset, ours and the published figure per method.
     pub fn table(&self, battery: &Battery, progress: &dyn Progress) -> Result<String> {
-        let mut methods = Vec::new();
-        for name in &self.methods {
-            methods.push(Method::resolve(name, None)?);
-        }
+        let methods = each_once(&self.methods, None)?;
+        let names: Vec<String> = methods.iter().map(|method| method.name.clone()).collect();
         let mut there = Vec::new();
         for &name in battery.datasets {
             if let Some(mut dataset) = (self.open)(name)? {
@@ -231,7 +229,7 @@ impl Run<'_> {
             cells.iter().find(|c| c.method == method && c.dataset == dataset).map(|c| 100.0 * c.top1.mean)
         };
         let mut header = vec!["dataset", "pictures, classes"];
-        header.extend(self.methods.iter().map(String::as_str));
+        header.extend(names.iter().map(String::as_str));
         let mut out =
             heading(&format!("{}: top-1 (%), ours / published at ViT-B/16", battery.title), &header);
         let number = |value: Option<f64>| value.map_or("–".to_string(), |v| format!("{v:.1}"));
@@ -244,7 +242,7 @@ impl Run<'_> {
             let cell = |method: &String| {
                 format!("{} / {}", number(ours(method, dataset)), number(published(method, dataset)))
             };
-            row.extend(self.methods.iter().map(cell));
+            row.extend(names.iter().map(cell));
             line(&mut out, &row);
         }
         // A mean only over datasets that all have: the battery's, where it is whole.
@@ -257,7 +255,7 @@ impl Run<'_> {
             "mean".to_string(),
             if whole { "whole".into() } else { format!("{} of {}", packs.len(), battery.datasets.len()) },
         ];
-        row.extend(self.methods.iter().map(|method| {
+        row.extend(names.iter().map(|method| {
             let listed = PUBLISHED_MEANS.iter().find(|(m, b, _)| m == method && *b == battery.name);
             let theirs = mean(&|d| published(method, d)).or(listed.map(|(.., top1)| *top1));
             let own = mean(&|d| ours(method, d));

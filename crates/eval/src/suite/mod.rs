@@ -27,6 +27,24 @@ use published::{DOMAINNET, EFFICIENCY, STABILITY};
 pub const TABLES: [&str; 6] =
     ["datasets", "domainnet", "per-dataset", "ablations", "efficiency", "stability"];
 
+/// Methods of the paper's tables that change the encoder.
+pub const CHANGING: [&str; 2] = ["tent", "cotta"];
+
+/// The methods that the paper has for each dataset, and our own.
+const PER_DATASET: [&str; 5] = ["zero-shot", "tent", "freetta", "ul-tta:paper", "ul-tta"];
+
+/// The methods that a table asks for.
+pub fn methods_of(table: &str) -> Vec<&'static str> {
+    let paper: Vec<&str> = match table {
+        "domainnet" => DOMAINNET.iter().map(|row| row.3).collect(),
+        "per-dataset" => return PER_DATASET.to_vec(),
+        "efficiency" => std::iter::once("zero-shot").chain(EFFICIENCY.iter().map(|row| row.3)).collect(),
+        "stability" => STABILITY.iter().map(|row| row.5).collect(),
+        _ => return Vec::new(),
+    };
+    paper.into_iter().chain(["ul-tta"]).collect()
+}
+
 /// The dataset of the paper's main table, its ablations and its long stream.
 const DOMAINNET_ENTRY: &Entry = &DATASETS[2];
 /// Samples of the paper's long stream.
@@ -162,11 +180,10 @@ impl Suite<'_> {
         let Some(((name, dim), mut packs)) = chosen else { return Ok((Vec::new(), String::new())) };
         let own = format!("{name} ({dim})");
         let others: Vec<&str> = names.iter().filter(|n| **n != own).map(String::as_str).collect();
-        let note = match others.is_empty() {
-            true => String::new(),
-            false => {
-                format!("{}: packs of {own}; also there, and not run: {}", entry.name, others.join(", "))
-            }
+        let note = if others.is_empty() {
+            String::new()
+        } else {
+            format!("{}: packs of {own}; also there, and not run: {}", entry.name, others.join(", "))
         };
         for dataset in &mut packs {
             dataset.name = format!("{}/{}", entry.folder, dataset.name);
@@ -247,8 +264,7 @@ impl Suite<'_> {
 
     fn domainnet(&self, progress: &dyn Progress) -> Result<String> {
         let mut out = heading("DomainNet", &RESULT_HEADER);
-        let names: Vec<&str> = DOMAINNET.iter().map(|row| row.3).chain(["ul-tta"]).collect();
-        let ran = self.runs(DOMAINNET_ENTRY, self.methods(&names)?, "", progress)?;
+        let ran = self.runs(DOMAINNET_ENTRY, self.methods(&methods_of("domainnet"))?, "", progress)?;
         let rows = DOMAINNET.iter().map(|(name, top1, ece, ours)| (*name, Some((*top1, *ece)), *ours));
         for (name, paper, ours) in rows.chain([("UL-TTA, default preset", None, "ul-tta")]) {
             line(&mut out, &self.result_row(name, paper, ours, ran.as_ref(), DOMAINNET_ENTRY));
@@ -260,10 +276,9 @@ impl Suite<'_> {
         let mut out = heading("Per dataset", &RESULT_HEADER);
         let mut further = String::new();
         for entry in &DATASETS {
-            let names = ["zero-shot", "tent", "freetta", "ul-tta:paper", "ul-tta"];
-            let ran = self.runs(entry, self.methods(&names)?, "", progress)?;
+            let ran = self.runs(entry, self.methods(&PER_DATASET)?, "", progress)?;
             let labels = ["zero-shot", "Tent", "FreeTTA", "UL-TTA", "UL-TTA, default preset"];
-            for (i, (label, name)) in labels.into_iter().zip(names).enumerate() {
+            for (i, (label, name)) in labels.into_iter().zip(PER_DATASET).enumerate() {
                 let paper = entry.results.and_then(|r| r.get(i).copied());
                 let label = format!("{} · {label}", entry.name);
                 line(&mut out, &self.result_row(&label, paper, name, ran.as_ref(), entry));
@@ -362,7 +377,6 @@ impl Suite<'_> {
             "FLOPs, latency over a forward pass",
         ];
         let mut out = heading("Efficiency", &header);
-        let names = ["zero-shot", "cotta", "freetta", "t3a", "ul-tta:paper", "ul-tta"];
         // One run at a time: what is measured is the time.
         let alone = Suite {
             jobs: 1,
@@ -372,7 +386,7 @@ impl Suite<'_> {
             out: self.out.join("efficiency"),
             ..*self
         };
-        let (ran, used) = alone.main_runs(&|| self.methods(&names), "", progress)?;
+        let (ran, used) = alone.main_runs(&|| self.methods(&methods_of("efficiency")), "", progress)?;
         let rows = EFFICIENCY
             .iter()
             .map(|(name, flops, latency, ours)| (*name, format!("{flops}, {latency}"), *ours));
@@ -393,7 +407,10 @@ impl Suite<'_> {
                 1e3 * f.seconds,
                 f.flops / 1e9
             ),
-            None => "No forward pass was measured: --forward --model M does, and the last column has shares of it.".into(),
+            None => {
+                "No forward pass of an encoder was measured; where one is, the last column has shares of it."
+                    .into()
+            }
         };
         let _ = writeln!(
             out,
@@ -435,9 +452,8 @@ impl Suite<'_> {
     fn stability(&self, progress: &dyn Progress) -> Result<String> {
         let header = ["method", "paper: collapse, KL, ‖Δt‖, drop", "ours", "samples", "worst domain's gain"];
         let mut out = heading(&format!("Stability over {} samples", self.long), &header);
-        let names = ["cotta", "freetta", "ul-tta:paper", "ul-tta"];
         let addition = format!("+cycle:{}", self.long);
-        let (ran, used) = self.main_runs(&|| self.methods(&names), &addition, progress)?;
+        let (ran, used) = self.main_runs(&|| self.methods(&methods_of("stability")), &addition, progress)?;
         let rows = STABILITY.iter().map(|(name, collapse, kl, movement, drop, ours)| {
             (*name, format!("{collapse}, {kl}, {movement}, {drop} %"), *ours)
         });
@@ -476,9 +492,8 @@ fn worst_domain(summary: &Summary) -> String {
     worst.map_or("–".into(), |d| format!("{:+.1} ({})", gain(d), d.name))
 }
 
-/// Methods of the paper that change the encoder.
 fn is_changing(name: &str) -> bool {
-    matches!(name, "tent" | "cotta")
+    CHANGING.contains(&name)
 }
 
 const RESULT_HEADER: [&str; 6] =

@@ -43,7 +43,7 @@ pub struct Broker {
     /// Per member: what was cut and is not confirmed.
     unconfirmed: BTreeMap<String, Delta>,
     /// Per member: what its kept contribution goes up to.
-    kept: BTreeMap<String, Kept>,
+    kept: BTreeMap<String, KeptContribution>,
     /// Per member: when it was rebuilt last; and members that lack something since.
     rebuilt: BTreeMap<String, Instant>,
     lacking: BTreeSet<String>,
@@ -52,7 +52,7 @@ pub struct Broker {
 
 /// What a kept contribution goes up to: the number of a delta, and of the broker's message.
 #[derive(Clone, Copy)]
-struct Kept {
+struct KeptContribution {
     number: u64,
     last: u64,
 }
@@ -357,7 +357,7 @@ impl Broker {
             let last = link.last_of(&subject).await?.unwrap_or(0);
             let bytes = contribution.to_bytes().map_err(|e| e.to_string())?;
             link.put(&name, &bytes).await?;
-            self.kept.insert(member.name.clone(), Kept { number, last });
+            self.kept.insert(member.name.clone(), KeptContribution { number, last });
             if let Some(before) = known {
                 let purge = link.stream.purge().filter(subject).sequence(before.last + 1);
                 answered(purge.into_future()).await?;

@@ -43,7 +43,7 @@ pub use group::{Standing, Taken};
 use labels::RecentAnswers;
 
 /// Samples that are logged together, at most (a single request may have more).
-const GROUP_ROWS: usize = 256;
+const GROUP_ROWS: usize = ultta::internal::STEP_ROWS;
 /// While there are readers, they are shown a session that is at most this old.
 const PUBLISH_WITH_READERS: Duration = Duration::from_secs(1);
 /// Without readers a session is published less often; the first reader still finds a recent one.

@@ -55,7 +55,13 @@ fn methods_that_need_views_classify_predict_and_recover() {
         });
         let (status, answer) = service.post(&classify, &request(&features));
         assert_eq!(status, 422, "{method}");
-        assert!(answer["detail"].as_str().unwrap().contains("needs views of every row"), "{answer}");
+        assert!(
+            answer["detail"]
+                .as_str()
+                .unwrap()
+                .contains("needs views of every sample, got none; send them as `views`"),
+            "{answer}"
+        );
         let left = crash(folder.path());
         let after = Service::start(config(left.path()));
         assert_eq!(after.state(method), session.state().to_bytes().unwrap(), "{method}");

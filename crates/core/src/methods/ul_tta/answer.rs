@@ -7,8 +7,8 @@ use super::scene::Scene;
 use super::{Answered, Incoming, UlTta, Work};
 use crate::adapter::Answer;
 use crate::kernels::{exp, vectorised};
-use crate::methods::recent::choose_candidates;
-use crate::scores::{summary_weighed, weigh};
+use crate::methods::recent::{Lump, choose_candidates};
+use crate::scores::{Summary, summary_weighed, weigh};
 
 impl UlTta {
     /// Answers a sample. Writes ℓ to `scores`.
@@ -72,52 +72,37 @@ impl UlTta {
         work: &mut Work,
         scores: &mut [f32],
     ) -> Answered {
-        let Incoming { z, text, frozen, weights } = sharp;
-        let (classes, advanced) = (text.len(), &self.config.advanced);
+        let (frozen, advanced) = (sharp.frozen, &self.config.advanced);
         choose_candidates(
-            text,
+            sharp.text,
             frozen.best,
             advanced.candidates,
             advanced.candidate_range,
             &mut work.candidates,
         );
-        let has_image = self.image_scores(z, work);
+        let has_image = self.image_scores(sharp.z, work);
         let image_weight = if has_image { self.image.weight() } else { 0.0 };
-
-        // ℓ of every class, and exp(ℓ − best frozen logit): the frozen weight times C π_c.
-        work.weights.resize(classes, 0.0);
-        let known = text.iter().zip(&work.log_prior).zip(weights).zip(&work.prior.mix);
-        vectorised(
-            #[inline(always)]
-            || {
-                for ((s, o), (((&t, &p), &w), &m)) in
-                    scores.iter_mut().zip(&mut work.weights).zip(known.clone())
-                {
-                    *s = t + p;
-                    *o = w * m;
-                }
-            },
-        );
-        // The candidates get their image scores, so their weights have to be computed anew.
-        work.candidates.iter().for_each(|&c| work.weights[c as usize] = 0.0);
-        if image_weight > 0.0 {
-            for (&c, &v) in work.candidates.iter().zip(&work.image) {
-                scores[c as usize] += image_weight * v;
-            }
-        }
+        add_up(sharp, image_weight, work, scores);
         let summary =
             summary_weighed(scores, &work.weights, frozen.best, &work.candidates, &mut work.posterior);
         work.posterior.iter_mut().for_each(|p| *p *= summary.prob);
+        let answered = self.emitted(row, frozen.label, scores, summary);
+        Answered { image_weight, has_image, lump: lump_of(sharp, &summary, work), ..answered }
+    }
+
+    /// The probabilities that go with an answer: what is emitted of it, and of the class that the frozen model would
+    /// answer. `row` is the row as it came.
+    fn emitted(&self, row: Incoming<'_>, frozen_label: usize, scores: &[f32], summary: Summary) -> Answered {
         let tau = self.tau_cal() as f32;
         let prob = if tau == 1.0 { summary.prob } else { 1.0 / sum_exp(scores, tau, summary.best) };
-        let floor = advanced.floor as f32;
+        let floor = self.config.advanced.floor as f32;
         let frozen_share = self.frozen_share(row, scores, &summary, tau, prob);
         let of_frozen = row.weights[summary.label] * row.frozen.prob;
         let mixed = (1.0 - frozen_share) * prob + frozen_share * of_frozen;
-        let emitted = |mixed: f32| (1.0 - floor) * mixed + floor / classes as f32;
-        let flipped = summary.label != frozen.label;
+        let emitted = |mixed: f32| (1.0 - floor) * mixed + floor / scores.len() as f32;
+        let flipped = summary.label != frozen_label;
         let prob_frozen = flipped.then(|| {
-            let adapted = prob * exp(tau * (scores[frozen.label] - summary.best));
+            let adapted = prob * exp(tau * (scores[frozen_label] - summary.best));
             emitted((1.0 - frozen_share) * adapted + frozen_share * row.frozen.prob)
         });
         let answer = Answer {
@@ -132,9 +117,9 @@ impl UlTta {
             answer,
             tau,
             matched: prob,
-            image_weight,
-            has_image,
-            lump: lump_of(sharp, &summary, work),
+            image_weight: 0.0,
+            has_image: false,
+            lump: Lump::default(),
             frozen_share,
             frozen_prob: row.frozen.prob,
             tau_pred: 1.0,
@@ -153,5 +138,28 @@ impl UlTta {
         let lowest = work.image.iter().copied().fold(f32::INFINITY, f32::min);
         work.image.iter_mut().for_each(|v| *v -= lowest);
         true
+    }
+}
+
+/// ℓ of every class, and exp(ℓ − best frozen logit) in `work.weights`: the frozen weight times C π_c. The candidates get
+/// their image scores; their weights are 0, because they have to be computed anew.
+fn add_up(row: Incoming<'_>, image_weight: f32, work: &mut Work, scores: &mut [f32]) {
+    work.weights.resize(row.text.len(), 0.0);
+    let known = row.text.iter().zip(&work.log_prior).zip(row.weights).zip(&work.prior.mix);
+    vectorised(
+        #[inline(always)]
+        || {
+            for ((s, o), (((&t, &p), &w), &m)) in scores.iter_mut().zip(&mut work.weights).zip(known.clone())
+            {
+                *s = t + p;
+                *o = w * m;
+            }
+        },
+    );
+    work.candidates.iter().for_each(|&c| work.weights[c as usize] = 0.0);
+    if image_weight > 0.0 {
+        for (&c, &v) in work.candidates.iter().zip(&work.image) {
+            scores[c as usize] += image_weight * v;
+        }
     }
 }

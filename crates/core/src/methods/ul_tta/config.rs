@@ -103,8 +103,6 @@ pub struct UpdateConfig {
 pub struct FeedbackConfig {
     /// Samples that can still be labelled. Of the older ones only the answer is kept: their labels tune the confidence.
     pub remember: usize,
-    /// Scenes that can still be corrected and explained: their features are kept, rounded to 8 bits.
-    pub correctable: usize,
     /// Whether a label also enters the image evidence, if its sample is among the last 1,024.
     pub teach: bool,
     /// How many labels the τ_cal chosen without labels is worth.
@@ -156,6 +154,7 @@ pub struct Advanced {
     pub update_every_most: u64,
     pub scene_near: f64,
     pub scene_near_logits: f64,
+    pub correctable: usize,
     pub restart_at: f64,
     pub frozen_share: f64,
     pub floor: f64,
@@ -197,7 +196,7 @@ impl Default for UpdateConfig {
 
 impl Default for FeedbackConfig {
     fn default() -> Self {
-        Self { remember: 100_000, correctable: 1024, teach: false, prior_strength: 10.0 }
+        Self { remember: 100_000, teach: false, prior_strength: 10.0 }
     }
 }
 
@@ -234,6 +233,7 @@ impl Default for Advanced {
             update_every_most: 1024,
             scene_near: 0.25,
             scene_near_logits: 0.5,
+            correctable: 1024,
             restart_at: 3.0,
             frozen_share: 0.1,
             floor: 0.01,
@@ -294,7 +294,6 @@ impl DefaultConfig {
         range("update.every", self.update.every as f64, 1.0, 1e12)?;
         range("update.seconds", self.update.seconds, 0.0, inf)?;
         range("feedback.remember", self.feedback.remember as f64, 1.0, 1e6)?;
-        range("feedback.correctable", self.feedback.correctable as f64, 0.0, 1e6)?;
         range("feedback.prior_strength", self.feedback.prior_strength, 0.0, 1e12)?;
         let a = &self.advanced;
         range("advanced.gate_window", a.gate_window as f64, 1.0, 1e6)?;
@@ -340,6 +339,7 @@ impl DefaultConfig {
         range("advanced.update_every_most", a.update_every_most as f64, 1.0, 1e12)?;
         range("advanced.scene_near", a.scene_near, 0.0, 1.0)?;
         range("advanced.scene_near_logits", a.scene_near_logits, 0.0, 1.0)?;
+        range("advanced.correctable", a.correctable as f64, 0.0, 1e6)?;
         range("advanced.restart_at", a.restart_at, 1.0, inf)?;
         range("advanced.frozen_share", a.frozen_share, 0.0, 0.5)?;
         range("advanced.floor", a.floor, 0.0, 0.5)

@@ -1,5 +1,5 @@
 //! The last scenes, each by its first row: the features rounded to 8 bits, the answer, and what the row had taught.
-//! Corrections, explanations and suggestions are made from them. Memory is flat: about d + 150 bytes a scene.
+//! Corrections, explanations and suggestions are made from them. Memory is flat: about d + 200 bytes a scene.
 
 use crate::kernels::{LANES, fold_lanes, max_lanes, padded, vectorised};
 use crate::{Error, Result, State};
@@ -113,7 +113,7 @@ impl Kept {
         place.map(|place| &self.scenes[place]).map_err(|_| Error::Forgotten {
             id,
             remembered: self.len(),
-            setting: "feedback.correctable",
+            setting: "advanced.correctable",
         })
     }
 

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! ℓ_c = τ_pred s⟨z, μ_c⟩ + trust · scale · v_c(z) + log(C π_c)      ŷ = argmax ℓ
-//! p = (1 − ε) ((1 − w) softmax(τ_cal ℓ) + w softmax(s⟨z, μ⟩)) + ε / C
+//! p = (1 − floor) ((1 − w) softmax(τ_cal ℓ) + w softmax(s⟨z, μ⟩)) + floor / C
 //! ```
 //!
 //! | part | what it is | file |
@@ -33,13 +33,13 @@
 //! (`advanced.frozen_share`) bounds the regret on a sample, for every class:
 //!
 //! ```text
-//! −log p ≤ −log p_frozen + log 1/((1 − ε) w)        −log p ≤ −log p_adapted + log 1/((1 − ε)(1 − w))
+//! −log p ≤ −log p_frozen + log 1/((1 − floor) w)      −log p ≤ −log p_adapted + log 1/((1 − floor)(1 − w))
 //! ```
 //!
 //! w is larger, up to three times, under a head that favours some classes (its *bias*, `background.rs`), because there whole
 //! runs are wrong. Where the mixture would prefer another class to the answer, w is lowered on that sample, which loosens the
-//! first bound there: the answer is always the most probable class. The *floor* ε bounds what any sure and wrong answer
-//! costs: −log p ≤ log(C / ε).
+//! first bound there: the answer is always the most probable class. The *floor* bounds what any sure and wrong answer
+//! costs: −log p ≤ log(C / floor).
 //!
 //! *Warm-up.* The evidence: the first samples (`gate.warm_up`) move mean and covariance but no class. The prior: it
 //! learns from the first sample on, and enters the answers after 16 samples, later after restarts that follow one another closely. The temperatures: from the first update on.
@@ -240,7 +240,7 @@ impl UlTta {
             scene: Scene::new(&config.advanced, classes, dim),
             watch: Watch::new(classes),
             sharpness: Sharpness::new(config.sharpen_share()),
-            kept: Kept::new(config.feedback.correctable, dim),
+            kept: Kept::new(config.advanced.correctable, dim),
             corrections: Corrections::default(),
             restarts: 0,
             hasty: 0,

@@ -175,17 +175,8 @@ impl Prior {
             // `mix` holds base · text where the base is not even; it is written below.
             let seen = if self.uniform { text } else { &work.mix[..] };
             let hit = |belief: &[f32]| fold_lanes(belief, seen, |b, t| b * t) as f64 * norm;
-            let (stay, near) = (hit(&self.stay), hit(&self.near));
-            let [mut of_stay, mut of_near] = [0.0; 2];
-            let first = 1 + self.experts.len();
-            for (k, &s) in self.stays.iter().enumerate() {
-                let moves = NEAR * near + (1.0 - NEAR) * work.foretold[0];
-                work.foretold[first + k] = s * stay + (1.0 - s) * moves;
-                let weight = weights[first + k];
-                of_stay += weight * s;
-                of_near += weight * (1.0 - s) * NEAR;
-                at_start += (weight * (1.0 - s) * (1.0 - NEAR)) as f32;
-            }
+            let hits = [hit(&self.stay), hit(&self.near)];
+            let [of_stay, of_near] = self.filter(hits, &weights, &mut work.foretold, &mut at_start);
             for (belief, factor) in [(&self.stay, of_stay), (&self.near, of_near)] {
                 if factor > LIGHT {
                     factors[speaking] = (belief, factor as f32);
@@ -216,12 +207,40 @@ impl Prior {
         }
         blend(&factors[..speaking], at_start, &self.base, &mut work.mix, out);
         if self.kl_max.is_finite() {
-            let mut pi: Vec<f64> = work.mix.iter().map(|&m| m as f64 / c as f64).collect();
-            cap_kl(&mut pi, &self.start, self.kl_max);
-            for ((m, o), p) in work.mix.iter_mut().zip(out).zip(pi) {
-                *m = (p * c as f64) as f32;
-                *o = ln(*m);
-            }
+            self.cap(&mut work.mix, out);
+        }
+    }
+
+    /// What the filtering experts foretold, from what *stay* and *near* did, and the weights of stay and near in the
+    /// mixture. Their weight on π⁰ is added to `at_start`.
+    fn filter(
+        &self,
+        [stay, near]: [f64; 2],
+        weights: &[f64; MAX_ALL],
+        foretold: &mut [f64],
+        at_start: &mut f32,
+    ) -> [f64; 2] {
+        let [mut of_stay, mut of_near] = [0.0; 2];
+        let first = 1 + self.experts.len();
+        for (k, &s) in self.stays.iter().enumerate() {
+            let moves = NEAR * near + (1.0 - NEAR) * foretold[0];
+            foretold[first + k] = s * stay + (1.0 - s) * moves;
+            let weight = weights[first + k];
+            of_stay += weight * s;
+            of_near += weight * (1.0 - s) * NEAR;
+            *at_start += (weight * (1.0 - s) * (1.0 - NEAR)) as f32;
+        }
+        [of_stay, of_near]
+    }
+
+    /// Holds C π within the cap on its divergence from π⁰, and its logarithms with it.
+    fn cap(&self, mix: &mut [f32], out: &mut [f32]) {
+        let c = self.classes as f64;
+        let mut pi: Vec<f64> = mix.iter().map(|&m| m as f64 / c).collect();
+        cap_kl(&mut pi, &self.start, self.kl_max);
+        for ((m, o), p) in mix.iter_mut().zip(out).zip(pi) {
+            *m = (p * c) as f32;
+            *o = ln(*m);
         }
     }
 

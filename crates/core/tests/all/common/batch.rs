@@ -1,7 +1,7 @@
 //! Batches for tests that talk to an adapter without a session.
 
-use ultta::internal::weigh;
-use ultta::{Adapter, Batch, Config, Features, Head, Scores, Summary, ViewsRef};
+use ultta::internal::{Adapter, Batch, Summary, ViewsRef, weigh};
+use ultta::{Config, Features, Head, Scores};
 
 /// Rows with the views each has, and the frozen scores of both: what a batch borrows from.
 pub struct Block {

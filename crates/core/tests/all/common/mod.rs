@@ -7,7 +7,7 @@ pub mod batch;
 use std::ops::Range;
 use std::sync::Arc;
 
-use ultta::{Config, Features, Head, Input, Session, State};
+use ultta::{Config, Features, Grouping, Head, Input, Session, State};
 use ultta::{Row, Step, Temperature};
 
 /// Numbers that look random and are the same everywhere (SplitMix64).
@@ -262,11 +262,7 @@ pub fn differing(a: &State, b: &State) -> Vec<String> {
 }
 
 pub fn config(method: &str, settings: &[(&str, &str)]) -> Config {
-    let (method, preset) = match method.split_once(':') {
-        Some((method, preset)) => (method, Some(preset)),
-        None => (method, None),
-    };
-    Config::resolve(None, Some(method), preset, settings).unwrap()
+    Config::resolve(None, Some(method), None, settings).unwrap()
 }
 
 /// A key and its value.
@@ -277,8 +273,8 @@ const QUICK: [Setting; 5] = [
     ("gate.warm_up", "40"),
     ("update.every", "32"),
     ("feedback.remember", "160"),
-    ("guard.window", "64"),
-    ("guard.patience", "256"),
+    ("guard.advanced.window", "64"),
+    ("guard.advanced.patience", "256"),
 ];
 const QUICK_DEFAULT: [Setting; 4] = [
     ("advanced.gate_window", "64"),
@@ -294,14 +290,29 @@ pub fn quick(method: &str, settings: &[(&str, &str)]) -> Config {
     config(method, &[&QUICK, own, settings].concat())
 }
 
-/// Every method, preset and switch that the laws are checked on. The head must have ten classes.
+/// Every method of the registry that needs no views (`laws.rs` checks those), in every preset, and the switches of our
+/// own. The head must have ten classes.
 pub fn variants() -> Vec<(String, Config)> {
+    let all = ultta::names().into_iter().map(|name| (name.clone(), config(&name, &[])));
+    all.filter(|(_, config)| !config.method.card().needs_views).chain(switches()).collect()
+}
+
+/// Zero-shot, and our own method in every preset with every switch. The head must have ten classes.
+pub fn own_variants() -> Vec<(String, Config)> {
+    let named = ["zero-shot", "ul-tta", "ul-tta:paper"].map(|name| (name.to_string(), config(name, &[])));
+    named.into_iter().chain(switches()).collect()
+}
+
+/// Those of `variants` whose rows are answered one by one.
+pub fn independent_variants() -> Vec<(String, Config)> {
+    let independent = |config: &Config| config.method.card().grouping == Grouping::Independent;
+    variants().into_iter().filter(|(_, config)| independent(config)).collect()
+}
+
+/// Our own method, in every preset, with the switches that the laws are checked on.
+fn switches() -> Vec<(String, Config)> {
     let start = "[0.19, 0.01, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.15, 0.05]";
-    let mut all = vec![
-        ("zero-shot".to_string(), config("zero-shot", &[])),
-        ("ul-tta".to_string(), config("ul-tta", &[])),
-        ("ul-tta:paper".to_string(), config("ul-tta:paper", &[])),
-    ];
+    let mut all = Vec::new();
     let unknown: &[Setting] = &[("unknown.score", "max_softmax"), ("unknown.quantile", "0.1")];
     let switches: &[(&str, &[Setting])] = &[
         ("quick", &[]),
