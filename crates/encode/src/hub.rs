@@ -128,8 +128,8 @@ impl Hub {
         format!(
             "where there is a connection, get {HF_CONFIG}, {HF_PREPROCESS}, tokenizer.json (SigLIP only) and \
              model.safetensors (or pytorch_model.bin) from {}/{model}/tree/main, put them into one folder, and give that \
-             folder as the model; or copy the whole {} from a machine that has it to {}; a mirror is named in HF_ENDPOINT, \
-             a proxy in HTTPS_PROXY; the model `tiny` needs no download",
+             folder as --model; or copy the whole {} from a machine that has it to {}; a mirror is named in HF_ENDPOINT, \
+             a proxy in HTTPS_PROXY; `--model tiny` needs no download",
             self.endpoint,
             self.folder(model).file_name().unwrap_or_default().to_string_lossy(),
             shown(&self.folder(model))

@@ -189,13 +189,14 @@ fn labels_for_what_is_not_kept_are_refused_and_count_for_scenes() {
 #[test]
 fn labels_outlive_the_guard() {
     let world = World::small();
-    let mut session = learnt(&world, &[]);
+    let strict = [("guard.advanced.concentration", "1.0"), ("guard.advanced.support", "1.0")];
+    let mut session = learnt(&world, &strict);
     for scene in session.kept().iter().rev().step_by(2).take(100) {
         session.correct(scene.id, 0).unwrap();
     }
     let before = session.corrections();
     session.step(&world.rows(600, 12)).unwrap();
-    assert!(session.health().guard_fired > 0, "labels of one class make the answers collapse");
+    assert!(session.health().guard_fired > 0, "under a strict guard, labels of one class are a collapse");
     assert_eq!(session.corrections(), before);
     session.reset();
     assert!(session.corrections().is_empty() && session.kept().is_empty());

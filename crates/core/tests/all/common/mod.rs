@@ -173,7 +173,11 @@ impl Stream {
                 && at.is_multiple_of(FEEDBACK)
                 && at >= DELAY
             {
-                session.feedback((at - DELAY) as u64, labels[at - DELAY]).unwrap();
+                // A label may come too late, whatever the blocks.
+                match session.feedback((at - DELAY) as u64, labels[at - DELAY]) {
+                    Ok(_) | Err(ultta::Error::Forgotten { .. }) => (),
+                    Err(error) => panic!("{error}"),
+                }
             }
             let mut end = rows.end.min(at + block);
             if self.labels.is_some() {
