@@ -18,7 +18,7 @@ cargo test "${all[@]}" --no-run --quiet
 python_says=$(mktemp)
 crates/python/test.sh > "$python_says" 2>&1 &
 python=$!
-trap 'kill $python 2> /dev/null; rm -f "$python_says"' EXIT
+trap 'kill $python 2> /dev/null || true; rm -f "$python_says"' EXIT
 if cargo nextest --version > /dev/null 2>&1; then
     cargo nextest run "${all[@]}"
     cargo test "${all[@]}" --doc
