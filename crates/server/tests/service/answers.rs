@@ -147,9 +147,9 @@ fn lines_hold_room_until_they_are_answered() {
         Simulator::new(&SimulatorConfig { classes: 3000, dim: 16, ..Default::default() }).unwrap();
     service.ensure_with("wide", "zero-shot", simulator.head().clone());
     let row = simulator.next_block(1).0.row(0).to_vec();
-    // Small answers would fit into the buffers of the connection; large lines fill the room while they wait.
+    // Few answers would fit into the buffers of the connection, which hold some megabytes; large lines fill the room.
     let line = format!("{}\n", json!({"features": row, "views": vec![&row; 250]}));
-    let lines = 140;
+    let lines = 500;
     let mut socket = TcpStream::connect(service.address).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let head = format!(
