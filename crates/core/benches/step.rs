@@ -1,9 +1,10 @@
 //! Speed of adaptation beside the plain zero-shot head, as ratios of one interleaved run.
 //!
-//! `cargo bench -p ultta` prints the tables of `docs/benchmarks.md`. One core, d = 512, simulated features, a
-//! session from its start through many updates. Head and session take turns every few milliseconds, so that a slow
-//! moment of the machine meets both; the ratio is that of the medians over the rounds. `ROUNDS`, `CLASSES`, `WAY`
-//! (`blocks` or `one`) and `SETTINGS` (`key=value,…`) narrow it down.
+//! `cargo bench -p ultta --bench step` prints the tables of `docs/benchmarks.md`. One core, d = 512, simulated features, a
+//! session from its start through many updates. Those compared take turns every few milliseconds, so that a slow
+//! moment of the machine meets all; the ratio is that of the medians over the rounds. `ROUNDS`, `CLASSES`, `WAY`
+//! (`blocks` or `one`), `SETTINGS` (`key=value,…`) and `TABLE` (`step`, or `watching` for the second table alone) narrow
+//! it down.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -19,13 +20,31 @@ const BLOCK: usize = 128;
 /// Rows after which head and session take turns.
 const TURN: usize = 1024;
 
+/// What an operator can switch on, beside the alarms and the estimates.
+const WATCHING: [(&str, &str); 3] =
+    [("coverage", "0.9"), ("unknown.score", "\"cone\""), ("unknown.cost", "0.05")];
+
 fn main() {
-    let rounds: usize = std::env::var("ROUNDS").ok().and_then(|r| r.parse().ok()).unwrap_or(7);
-    let only: Option<usize> = std::env::var("CLASSES").ok().and_then(|r| r.parse().ok());
-    let only_way = std::env::var("WAY").unwrap_or_default();
-    let settings = std::env::var("SETTINGS").unwrap_or_default();
+    let given = |name: &str| std::env::var(name).unwrap_or_default();
+    let settings = given("SETTINGS");
     let settings: Vec<(&str, &str)> = settings.split(',').filter_map(|s| s.split_once('=')).collect();
-    let config = Config::resolve(None, None, None, &settings).expect("valid settings");
+    let (rounds, only, way, table) =
+        (given("ROUNDS").parse().unwrap_or(7), given("CLASSES").parse().ok(), given("WAY"), given("TABLE"));
+    if table != "watching" {
+        step_table(rounds, only, &way, &settings);
+    }
+    if table != "step" {
+        watching_table(rounds, only.unwrap_or(1000), &settings);
+    }
+}
+
+fn resolve(settings: &[(&str, &str)]) -> Config {
+    Config::resolve(None, None, None, settings).expect("valid settings")
+}
+
+/// Adaptation beside the plain head.
+fn step_table(rounds: usize, only: Option<usize>, only_way: &str, settings: &[(&str, &str)]) {
+    let config = resolve(settings);
     println!(
         "| classes | way | zero-shot, µs per sample | adaptive, µs per sample | throughput ratio | added, µs |"
     );
@@ -37,7 +56,7 @@ fn main() {
         let (head, features) = stream(classes, rows);
         let head = std::sync::Arc::new(head);
         for (way, block) in [("blocks of 128", BLOCK), ("one at a time", 1)] {
-            if !way.starts_with(&only_way) {
+            if !way.starts_with(only_way) {
                 continue;
             }
             let (mut plain, mut adaptive) = (Vec::new(), Vec::new());
@@ -59,6 +78,50 @@ fn main() {
                 adaptive - plain
             );
         }
+    }
+}
+
+/// Adaptation with all that watches beside adaptation alone, and beside each part of it.
+fn watching_table(rounds: usize, classes: usize, settings: &[(&str, &str)]) {
+    let rows = 65_536;
+    let (head, features) = stream(classes, rows);
+    let head = std::sync::Arc::new(head);
+    let silent = ("alarms.enabled", "false");
+    let with = |more: &[(&str, &str)]| resolve(&[settings, more].concat());
+    let alone = with(&[silent]);
+    let all = with(&WATCHING);
+    // Name, settings, and whether accuracy is estimated.
+    let ways = [
+        ("adaptation alone", alone.clone(), false),
+        ("estimates", alone, true),
+        ("alarms", with(&[]), false),
+        ("sets", with(&[silent, WATCHING[0]]), false),
+        ("unknown", with(&[silent, WATCHING[1], WATCHING[2]]), false),
+        ("all of it", all, true),
+    ];
+    let mut times = vec![Vec::new(); ways.len()];
+    for _ in 0..rounds {
+        let mut sessions: Vec<Session> = ways
+            .iter()
+            .map(|(_, config, estimating)| {
+                let session = Session::new(head.clone(), config).expect("valid settings");
+                if *estimating { session } else { session.without_estimates() }
+            })
+            .collect();
+        let mut sums = vec![0.0; ways.len()];
+        for start in (0..rows).step_by(TURN) {
+            let turn = features.slice(start..rows.min(start + TURN));
+            for (session, sum) in sessions.iter_mut().zip(&mut sums) {
+                *sum += time(|| adapt(session, &turn, BLOCK));
+            }
+        }
+        times.iter_mut().zip(sums).for_each(|(times, sum)| times.push(sum * 1e6 / rows as f64));
+    }
+    println!("\n| {classes} classes, blocks of {BLOCK} | µs per sample | speed of adaptation alone |");
+    println!("|---|---|---|");
+    let medians: Vec<f64> = times.iter_mut().map(|times| median(times)).collect();
+    for ((name, ..), time) in ways.iter().zip(&medians) {
+        println!("| {name} | {time:.2} | {:.3} |", medians[0] / time);
     }
 }
 

@@ -36,6 +36,9 @@ pub struct Batch<'a> {
     pub views: Option<ViewsRef<'a>>,
     /// Whether anyone will read the prediction's scores: if not, a method may leave them empty.
     pub keep_scores: bool,
+    /// Whether anyone will read the emitted probabilities of all classes. Where only these will be read, a method that gives
+    /// them may leave the scores empty.
+    pub keep_probs: bool,
 }
 
 impl<'a> Batch<'a> {
@@ -61,6 +64,7 @@ impl<'a> Batch<'a> {
             times: self.times.map(|v| &v[rows.clone()]),
             views: self.views.map(|v| ViewsRef { offsets: &v.offsets[rows.start..rows.end + 1], ..v }),
             keep_scores: self.keep_scores,
+            keep_probs: self.keep_probs,
         }
     }
 }
@@ -155,6 +159,8 @@ pub struct Prediction {
     pub scores: Scores,
     /// Logits of the calibrated probabilities, where these are not a multiple of `scores`.
     pub calibrated: Option<Scores>,
+    /// The calibrated probabilities themselves, where the batch asks for them and the method has them at hand.
+    pub probs: Option<Scores>,
     /// The calibrated probabilities are softmax(`tau_cal[row]` · logits).
     pub tau_cal: Vec<f32>,
     /// One answer per row.
@@ -170,7 +176,7 @@ impl Prediction {
                 Answer { label: s.label, prob: s.prob, prob_pred: s.prob, ..Default::default() }
             })
             .collect();
-        Self { tau_cal: vec![1.0; scores.rows()], calibrated: None, scores, answers }
+        Self { tau_cal: vec![1.0; scores.rows()], calibrated: None, probs: None, scores, answers }
     }
 
     /// The frozen model's own answers.
@@ -178,11 +184,16 @@ impl Prediction {
         Self::from_scores(batch.zero_shot.to_scores())
     }
 
-    /// The emitted probabilities of all classes for a row, into `probs`. Needs scores.
-    pub(crate) fn emitted(&self, row: usize, probs: &mut [f32]) {
+    /// The emitted probabilities of all classes for a row: those at hand, or computed from scores, into `buffer`.
+    pub(crate) fn emitted<'a>(&'a self, row: usize, buffer: &'a mut Vec<f32>) -> &'a [f32] {
+        if let Some(probs) = &self.probs {
+            return probs.row(row);
+        }
+        buffer.resize(self.scores.classes(), 0.0);
         let logits = self.calibrated.as_ref().unwrap_or(&self.scores);
         let answer = &self.answers[row];
-        softmax_from(logits.row(row), self.tau_cal[row], (answer.label, answer.prob), probs);
+        softmax_from(logits.row(row), self.tau_cal[row], (answer.label, answer.prob), buffer);
+        buffer
     }
 
     /// Takes in the rows of a later prediction.

@@ -206,6 +206,7 @@ impl Part<'_> {
             times: self.times,
             views: self.views,
             keep_scores: self.keep_scores,
+            keep_probs: false,
         }
     }
 }

@@ -34,18 +34,30 @@ pub(crate) fn each<T: Copy, U: Copy, const N: usize>(values: [T; N], pass: impl 
 
 /// The closure itself. (An argument can be marked `#[inline(always)]`, a closure in a `let` cannot.)
 #[inline(always)]
-fn inlined<F>(closure: F) -> F {
+pub(crate) fn inlined<F>(closure: F) -> F {
     closure
 }
 
 /// `out[row * n_classes + class] = scale * ⟨rows[row], weights[class]⟩`.
 pub(crate) fn products(rows: &[f32], weights: &[f32], dim: usize, scale: f32, out: &mut [f32]) {
-    Arch::new().dispatch(Products { rows, weights, dim, scale, out });
+    Arch::new().dispatch(Products { rows, weights, stride: dim, dim, scale, out });
+}
+
+/// The same for the first `dim` of `stride` dimensions: as if the others were 0 in every row.
+pub(crate) fn leading_products(
+    rows: &[f32],
+    weights: &[f32],
+    [stride, dim]: [usize; 2],
+    scale: f32,
+    out: &mut [f32],
+) {
+    Arch::new().dispatch(Products { rows, weights, stride, dim, scale, out });
 }
 
 struct Products<'a> {
     rows: &'a [f32],
     weights: &'a [f32],
+    stride: usize,
     dim: usize,
     scale: f32,
     out: &'a mut [f32],
@@ -56,12 +68,12 @@ impl WithSimd for Products<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Products { rows, weights, dim, scale, out } = self;
-        let n_classes = weights.len() / dim;
-        for (rows, out) in rows.chunks(PASS_ROWS * dim).zip(out.chunks_mut(PASS_ROWS * n_classes)) {
-            let n_rows = rows.len() / dim;
+        let Products { rows, weights, stride, dim, scale, out } = self;
+        let n_classes = weights.len() / stride;
+        for (rows, out) in rows.chunks(PASS_ROWS * stride).zip(out.chunks_mut(PASS_ROWS * n_classes)) {
+            let n_rows = rows.len() / stride;
             if n_rows == 1 {
-                single_row(simd, rows, weights, dim, scale, out);
+                single_row(simd, &rows[..dim], weights, stride, scale, out);
                 continue;
             }
             let mut class = 0;
@@ -74,12 +86,12 @@ impl WithSimd for Products<'_> {
                     let r = each(
                         [0, 1, 2],
                         #[inline(always)]
-                        |i: usize| nth(rows, dim, row + i.min(height - 1)),
+                        |i: usize| nth(rows, stride, dim, row + i.min(height - 1)),
                     );
                     let w = each(
                         [0, 1, 2, 3],
                         #[inline(always)]
-                        |i: usize| nth(weights, dim, class + i.min(width - 1)),
+                        |i: usize| nth(weights, stride, dim, class + i.min(width - 1)),
                     );
                     let sums = tile(simd, r, w);
                     for i in 0..height {
@@ -95,22 +107,22 @@ impl WithSimd for Products<'_> {
     }
 }
 
-/// Row number `i` of a matrix.
+/// The first `dim` values of row number `i` of a matrix.
 #[inline(always)]
-fn nth(matrix: &[f32], dim: usize, i: usize) -> &[f32] {
-    &matrix[i * dim..][..dim]
+fn nth(matrix: &[f32], stride: usize, dim: usize, i: usize) -> &[f32] {
+    &matrix[i * stride..][..dim]
 }
 
 #[inline(always)]
-fn single_row<S: Simd>(simd: S, row: &[f32], weights: &[f32], dim: usize, scale: f32, out: &mut [f32]) {
-    let n_classes = weights.len() / dim;
+fn single_row<S: Simd>(simd: S, row: &[f32], weights: &[f32], stride: usize, scale: f32, out: &mut [f32]) {
+    let n_classes = weights.len() / stride;
     let mut class = 0;
     while class < n_classes {
         let width = (n_classes - class).min(8);
         let w = each(
             [0, 1, 2, 3, 4, 5, 6, 7],
             #[inline(always)]
-            |i: usize| nth(weights, dim, class + i.min(width - 1)),
+            |i: usize| nth(weights, stride, row.len(), class + i.min(width - 1)),
         );
         let [sums] = tile(simd, [row], w);
         for j in 0..width {
@@ -198,10 +210,11 @@ pub(crate) struct Ratios<'a> {
 }
 
 impl Ratios<'_> {
-    /// Writes the ratios. Returns Σ base · ratio, Σ base · ratio · text, and the largest ratio (at least 0).
-    pub(crate) fn weigh(self, base: &[f32], text: &[f32], out: &mut [f32]) -> [f32; 3] {
-        struct Weigh<'a>(Ratios<'a>, &'a [f32], &'a [f32], &'a mut [f32]);
-        impl WithSimd for Weigh<'_> {
+    /// Writes the ratios. Returns Σ base · ratio, Σ base · ratio · text, and the largest ratio (at least 0). Without a base it
+    /// is 1 for every class.
+    pub(crate) fn weigh(self, base: Option<&[f32]>, text: &[f32], out: &mut [f32]) -> [f32; 3] {
+        struct Weigh<'a, const EVEN: bool>(Ratios<'a>, &'a [f32], &'a [f32], &'a mut [f32]);
+        impl<const EVEN: bool> WithSimd for Weigh<'_, EVEN> {
             type Output = [f32; 3];
 
             #[inline(always)]
@@ -221,7 +234,7 @@ impl Ratios<'_> {
                     |lane: usize, c: S::f32s, l: S::f32s, b: S::f32s, t: S::f32s| {
                         let r = ratio(c, l);
                         most = simd.max_f32s(most, r);
-                        let weighted = simd.mul_f32s(r, b);
+                        let weighted = if EVEN { r } else { simd.mul_f32s(r, b) };
                         sums[0][lane] = simd.add_f32s(sums[0][lane], weighted);
                         sums[1][lane] = simd.mul_add_e_f32s(weighted, t, sums[1][lane]);
                         r
@@ -255,7 +268,11 @@ impl Ratios<'_> {
                 [mass, hit, simd.reduce_max_f32s(most)]
             }
         }
-        Arch::new().dispatch(Weigh(self, base, text, out))
+        match base {
+            Some(base) => Arch::new().dispatch(Weigh::<false>(self, base, text, out)),
+            // What stands for the base is not looked at.
+            None => Arch::new().dispatch(Weigh::<true>(self, text, text, out)),
+        }
     }
 
     #[inline(always)]
@@ -282,24 +299,42 @@ pub(crate) fn blend(factors: &[(&[f32], f32)], own: f32, base: &[f32], mix: &mut
         #[inline(always)]
         fn with_simd<S: Simd>(self, simd: S) {
             let Blend(factors, own, base, mix, log) = self;
-            mix.fill(own);
-            for &(row, factor) in factors {
-                let (row, out) = (S::as_simd_f32s(row), S::as_mut_simd_f32s(mix));
-                let factor = simd.splat_f32s(factor);
-                for (o, &r) in out.0.iter_mut().zip(row.0) {
-                    *o = simd.mul_add_e_f32s(factor, r, *o);
+            let own = simd.splat_f32s(own);
+            let (bases, base_tail) = S::as_simd_f32s(base);
+            let (mixes, mix_tail) = S::as_mut_simd_f32s(mix);
+            // A few vectors of the mixture stay in registers while all rows are added.
+            let (bases, bases_left) = bases.as_chunks::<4>();
+            let (mixes, mixes_left) = mixes.as_chunks_mut::<4>();
+            for (k, (mixed, base)) in mixes.iter_mut().zip(bases).enumerate() {
+                let mut sums = [own; 4];
+                for &(row, factor) in factors {
+                    let (factor, row) =
+                        (simd.splat_f32s(factor), &S::as_simd_f32s(row).0.as_chunks::<4>().0[k]);
+                    for i in 0..4 {
+                        sums[i] = simd.mul_add_e_f32s(factor, row[i], sums[i]);
+                    }
                 }
-                if !row.1.is_empty() {
-                    let [r, o] = each(
-                        [row.1, &*out.1],
-                        #[inline(always)]
-                        |v| simd.partial_load_f32s(v),
-                    );
-                    simd.partial_store_f32s(out.1, simd.mul_add_e_f32s(factor, r, o));
+                for i in 0..4 {
+                    mixed[i] = simd.mul_f32s(sums[i], base[i]);
                 }
             }
-            for ((m, o), &b) in mix.iter_mut().zip(log).zip(base) {
-                *m *= b;
+            for (k, (mixed, &base)) in mixes_left.iter_mut().zip(bases_left).enumerate() {
+                let mut sum = own;
+                for &(row, factor) in factors {
+                    let row = S::as_simd_f32s(row).0.as_chunks::<4>().1[k];
+                    sum = simd.mul_add_e_f32s(simd.splat_f32s(factor), row, sum);
+                }
+                *mixed = simd.mul_f32s(sum, base);
+            }
+            if !base_tail.is_empty() {
+                let mut sum = own;
+                for &(row, factor) in factors {
+                    let row = simd.partial_load_f32s(S::as_simd_f32s(row).1);
+                    sum = simd.mul_add_e_f32s(simd.splat_f32s(factor), row, sum);
+                }
+                simd.partial_store_f32s(mix_tail, simd.mul_f32s(sum, simd.partial_load_f32s(base_tail)));
+            }
+            for (m, o) in mix.iter().zip(log) {
                 *o = ln(*m);
             }
         }
@@ -401,12 +436,21 @@ pub(crate) fn indices_above(values: &[f32], floor: f32, out: &mut Vec<u32>) {
                     }
                 },
             );
-            // Whole chunks without a hit are skipped.
+            // Whole chunks without a hit are skipped, and then whole vectors.
+            let has_hit = inlined(
+                #[inline(always)]
+                |v: S::f32s| simd.first_true_m32s(simd.greater_than_or_equal_f32s(v, least)) < S::F32_LANES,
+            );
             let (chunks, rest) = heads.as_chunks::<4>();
-            for (i, &[a, b, c, d]) in chunks.iter().enumerate() {
-                let top = simd.max_f32s(simd.max_f32s(a, b), simd.max_f32s(c, d));
-                if simd.first_true_m32s(simd.greater_than_or_equal_f32s(top, least)) < S::F32_LANES {
-                    keep(i * 4 * S::F32_LANES, (i + 1) * 4 * S::F32_LANES);
+            for (i, chunk) in chunks.iter().enumerate() {
+                let &[a, b, c, d] = chunk;
+                if has_hit(simd.max_f32s(simd.max_f32s(a, b), simd.max_f32s(c, d))) {
+                    for (j, &vector) in chunk.iter().enumerate() {
+                        if has_hit(vector) {
+                            let from = (i * 4 + j) * S::F32_LANES;
+                            keep(from, from + S::F32_LANES);
+                        }
+                    }
                 }
             }
             keep(values.len() - tail.len() - rest.len() * S::F32_LANES, values.len());

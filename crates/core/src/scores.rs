@@ -89,6 +89,8 @@ pub struct Summary {
     pub entropy: f32,
     /// Best logit minus runner-up, before the multiplier.
     pub margin: f32,
+    /// Mean of the logits, and their mean square after centring; 0 unless [`weigh`] made the summary.
+    pub moments: (f32, f32),
 }
 
 /// Summary of a row under softmax(τ · row).
@@ -119,17 +121,27 @@ pub fn weigh(row: &[f32], weights: &mut [f32]) -> Summary {
     vectorised(
         #[inline(always)]
         || {
-            let top = best_two(row);
-            let mut sums = [[0.0f32; LANES]; 2];
+            let (top, all) = best_two_and_sum(row);
+            let n = row.len() as f32;
+            let mean = sum_lanes(all, []) / n;
+            let (mut sums, mut squares) = ([[0.0f32; LANES]; 2], [0.0f32; LANES]);
             let (chunks, tail) = row.as_chunks::<LANES>();
             let (outs, out_tail) = weights.as_chunks_mut::<LANES>();
             for (chunk, out) in chunks.iter().zip(outs) {
                 weigh_chunk(chunk, top.0, out, &mut sums);
+                for i in 0..LANES {
+                    squares[i] += (chunk[i] - mean) * (chunk[i] - mean);
+                }
             }
             let mut last = [0.0; LANES];
             weigh_chunk(&padded(tail, NOTHING), top.0, &mut last, &mut sums);
             out_tail.iter_mut().zip(last).for_each(|(o, w)| *o = w);
-            Summary::of(top, 1.0, sums.map(|lanes| sum_lanes(lanes, [])))
+            let ends = padded(tail, mean);
+            for i in 0..LANES {
+                squares[i] += (ends[i] - mean) * (ends[i] - mean);
+            }
+            let summary = Summary::of(top, 1.0, sums.map(|lanes| sum_lanes(lanes, [])));
+            Summary { moments: (mean, sum_lanes(squares, []) / n), ..summary }
         },
     )
 }
@@ -207,6 +219,7 @@ impl Summary {
             log_sum: tau * best + log,
             entropy: (log - moment / sum).max(0.0),
             margin: best - second,
+            moments: (0.0, 0.0),
         }
     }
 }
@@ -214,16 +227,30 @@ impl Summary {
 /// The largest value, its first index, and the largest among the others.
 #[inline(always)]
 fn best_two(row: &[f32]) -> (f32, usize, f32) {
+    best_two_and_sum(row).0
+}
+
+/// The same, and the sum of all values, in lanes.
+#[inline(always)]
+fn best_two_and_sum(row: &[f32]) -> ((f32, usize, f32), [f32; LANES]) {
     let mut first = [f32::NEG_INFINITY; LANES];
     let mut second = [f32::NEG_INFINITY; LANES];
+    let mut sum = [0.0f32; LANES];
     let (chunks, tail) = row.as_chunks::<LANES>();
-    for chunk in chunks.iter().chain([&padded(tail, f32::NEG_INFINITY)]) {
+    for chunk in chunks {
         for i in 0..LANES {
             let v = chunk[i];
             let low = if v < first[i] { v } else { first[i] };
             second[i] = if low > second[i] { low } else { second[i] };
             first[i] = if v > first[i] { v } else { first[i] };
+            sum[i] += v;
         }
+    }
+    for (i, &v) in tail.iter().enumerate() {
+        let low = if v < first[i] { v } else { first[i] };
+        second[i] = if low > second[i] { low } else { second[i] };
+        first[i] = if v > first[i] { v } else { first[i] };
+        sum[i] += v;
     }
     let best = max(&first);
     // Two lanes, or a lane's second, may hold the same best value: a tie has margin 0.
@@ -234,7 +261,7 @@ fn best_two(row: &[f32]) -> (f32, usize, f32) {
             runner = first[i];
         }
     }
-    (best, position(row, best), runner)
+    ((best, position(row, best), runner), sum)
 }
 
 /// The first index of a value that is known to occur.

@@ -32,6 +32,8 @@ pub struct Session {
     pub(crate) guard: Guard,
     pub(crate) alarms: Alarms,
     pub(crate) estimator: Estimator,
+    /// `false` in benchmarks that measure what estimates cost.
+    pub(crate) estimating: bool,
     /// Where sets of classes are asked for.
     pub(crate) sets: Option<Sets>,
     /// Last healthy state of the adapter; `None` is the start.
@@ -67,6 +69,7 @@ impl Session {
             guard: Guard::new(&config.guard, head.n_classes()),
             alarms: Alarms::new(&config.alarms),
             estimator: Estimator::new(head.n_classes()),
+            estimating: true,
             sets: Sets::new(config.coverage),
             healthy: None,
             healthy_at: 0,
@@ -97,7 +100,7 @@ impl Session {
                 let unknown = answers.take_verdicts(verdicts);
                 let learn = self.may_learn(&part, &unknown);
                 let mut batch = part.batch(self.next_id, &learn);
-                batch.keep_scores |= self.sets.is_some();
+                batch.keep_probs = self.sets.is_some();
                 let prediction = match self.guard.standing() {
                     Standing::ZeroShot => Prediction::frozen(&batch),
                     Standing::Healthy | Standing::Restored => self.adapter.step(&batch),
@@ -134,7 +137,7 @@ impl Session {
                 let unknown = answers.take_verdicts(verdicts);
                 let learn = self.may_learn(&part, &unknown);
                 let mut batch = part.batch(next_id, &learn);
-                batch.keep_scores |= self.sets.is_some();
+                batch.keep_probs = self.sets.is_some();
                 let prediction = match self.guard.standing() {
                     Standing::ZeroShot => Prediction::frozen(&batch),
                     Standing::Healthy | Standing::Restored => self.adapter.predict(&batch),
@@ -227,6 +230,11 @@ impl Session {
 
     /// Notes the answers of a part, for health, estimates and guard.
     fn count(&mut self, batch: &Batch<'_>, prediction: &Prediction, unknown: &[bool]) {
+        if self.estimating {
+            let answers = prediction.answers.iter().enumerate();
+            let scenes = answers.filter(|(_, answer)| !answer.copy).map(|(row, _)| row);
+            self.estimator.prepare(&batch.features, scenes, &self.head);
+        }
         for (row, answer) in prediction.answers.iter().enumerate() {
             let frozen = &batch.frozen[row];
             // The guard counts scenes: copies of one picture are one witness.
@@ -240,20 +248,23 @@ impl Session {
                     admitted: answer.admitted,
                 });
             }
-            self.estimator.push(
-                &estimate::Answered {
-                    id: batch.first_id + row as u64,
-                    label: answer.label,
-                    prob: answer.prob,
-                    frozen_label: frozen.label,
-                    frozen_prob: answer.prob_frozen,
-                    copy: answer.copy,
-                    unknown: unknown[row],
-                    features: batch.features.row(row),
-                    logits: batch.zero_shot.row(row),
-                },
-                &self.head,
-            );
+            if self.estimating {
+                self.estimator.push(
+                    &estimate::Answered {
+                        id: batch.first_id + row as u64,
+                        label: answer.label,
+                        prob: answer.prob,
+                        frozen_label: frozen.label,
+                        frozen_prob: answer.prob_frozen,
+                        copy: answer.copy,
+                        unknown: unknown[row],
+                        place: row,
+                        features: batch.features.row(row),
+                        logits: batch.zero_shot.row(row),
+                    },
+                    &self.head,
+                );
+            }
             self.totals.scenes += u64::from(begins_scene(batch, row, answer));
             self.totals.admitted += u64::from(answer.admitted);
             self.totals.flips += u64::from(answer.label != frozen.label);
@@ -274,7 +285,7 @@ impl Session {
             let scene = Scene {
                 id: batch.first_id + row as u64,
                 features: batch.features.row(row),
-                logits: batch.zero_shot.row(row),
+                moments: batch.frozen[row].moments,
                 class: batch.frozen[row].label as u32,
             };
             raised.extend(self.alarms.push(&scene, answer.copy));
@@ -415,6 +426,12 @@ impl Session {
         self.estimator.ingredients()
     }
 
+    /// The session without estimates of accuracy, for benchmarks of what they cost.
+    #[doc(hidden)]
+    pub fn without_estimates(self) -> Self {
+        Self { estimating: false, ..self }
+    }
+
     /// Samples admitted as teachers since the start.
     pub fn admitted(&self) -> u64 {
         self.totals.admitted
@@ -521,10 +538,9 @@ impl Answers {
 
     /// Takes in the sets of a part's rows, each from its probabilities.
     fn push_sets(&mut self, prediction: &Prediction, mut set: impl FnMut(usize, &[f32]) -> Vec<u32>) {
-        let mut probs = vec![0.0; prediction.scores.classes()];
+        let mut buffer = Vec::new();
         for row in 0..prediction.answers.len() {
-            prediction.emitted(row, &mut probs);
-            self.sets.push(set(row, &probs));
+            self.sets.push(set(row, prediction.emitted(row, &mut buffer)));
         }
     }
 

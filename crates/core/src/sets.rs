@@ -11,6 +11,7 @@
 
 use std::collections::VecDeque;
 
+use crate::kernels::{LANES, indices_above, sum_lanes, vectorised};
 use crate::{Error, Result, State};
 
 /// Labels from which on there is a promise.
@@ -102,9 +103,9 @@ impl Sets {
 
     /// The set of a sample with these probabilities, the most probable class first.
     pub(crate) fn of(&self, probs: &[f32]) -> Vec<u32> {
-        let mut set: Vec<u32> =
-            (0..probs.len() as u32).filter(|&c| probs[c as usize] >= self.threshold).collect();
-        set.sort_unstable_by(|a, b| probs[*b as usize].total_cmp(&probs[*a as usize]).then(a.cmp(b)));
+        let mut set = Vec::new();
+        indices_above(probs, self.threshold, &mut set);
+        set.sort_unstable_by(by_prob(probs));
         set
     }
 
@@ -239,13 +240,13 @@ impl Sets {
 
 impl Given {
     fn new(threshold: f32, probs: &[f32]) -> Self {
-        let by_prob = |a: &u32, b: &u32| probs[*b as usize].total_cmp(&probs[*a as usize]).then(a.cmp(b));
-        let mut best: Vec<u32> = (0..probs.len() as u32).collect();
+        let mut best = Vec::new();
+        indices_above(probs, among_best(probs), &mut best);
         if best.len() > BEST {
-            best.select_nth_unstable_by(BEST - 1, by_prob);
+            best.select_nth_unstable_by(BEST - 1, by_prob(probs));
             best.truncate(BEST);
         }
-        best.sort_unstable_by(by_prob);
+        best.sort_unstable_by(by_prob(probs));
         let mut given = Self { threshold, classes: [NONE; BEST], probs: [0.0; BEST] };
         for (place, &class) in best.iter().enumerate() {
             given.classes[place] = class;
@@ -264,13 +265,47 @@ impl Given {
     }
 }
 
+/// The more probable class first, the lower index first among equals.
+fn by_prob(probs: &[f32]) -> impl Fn(&u32, &u32) -> std::cmp::Ordering {
+    move |a, b| probs[*b as usize].total_cmp(&probs[*a as usize]).then(a.cmp(b))
+}
+
+/// A probability that at least [`BEST`] classes have and hardly more, or that all have: of the largest values of some groups of
+/// classes the [`BEST`]th.
+fn among_best(probs: &[f32]) -> f32 {
+    const GROUPS: usize = 4 * BEST;
+    let mut most = [f32::NEG_INFINITY; GROUPS];
+    let (chunks, tail) = probs.as_chunks::<GROUPS>();
+    vectorised(
+        #[inline(always)]
+        || {
+            for chunk in chunks {
+                for i in 0..GROUPS {
+                    most[i] = if chunk[i] > most[i] { chunk[i] } else { most[i] };
+                }
+            }
+        },
+    );
+    most.iter_mut().zip(tail).for_each(|(most, &prob)| *most = most.max(prob));
+    *most.select_nth_unstable_by(BEST - 1, |a, b| b.total_cmp(a)).1
+}
+
 /// A class drawn by its probability; the id decides the draw.
 fn drawn(id: u64, probs: &[f32]) -> usize {
     let mut bits = id.wrapping_add(0x9e37_79b9_7f4a_7c15);
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     let mut left = (bits >> 11) as f64 / (1u64 << 53) as f64;
-    for (class, &prob) in probs.iter().enumerate() {
+    // Chunks that the draw passes over go at once.
+    let (chunks, tail) = probs.as_chunks::<LANES>();
+    let passed = chunks.iter().position(|chunk| {
+        let all = f64::from(sum_lanes(*chunk, []));
+        let ends_here = left <= all;
+        left -= if ends_here { 0.0 } else { all };
+        ends_here
+    });
+    let from = passed.map_or(probs.len() - tail.len(), |chunk| chunk * LANES);
+    for (class, &prob) in probs.iter().enumerate().skip(from) {
         left -= f64::from(prob);
         if left <= 0.0 {
             return class;

@@ -184,7 +184,7 @@ impl Unknown {
             return (false, 0.0);
         }
         let score = match &self.cone {
-            Some(cone) => cone.score(seen.features, seen.logits),
+            Some(cone) => cone.score(seen.features, seen.logits, seen.frozen),
             None => self.score(seen.frozen),
         };
         (self.below(score), score as f32)
@@ -217,7 +217,7 @@ impl Unknown {
         // By cost, strangers are looked for in the part of the score in which they lie apart.
         let (score, signal) = match &mut self.cone {
             Some(cone) => {
-                let told = cone.observe(seen.features, seen.logits, seen.frozen.label);
+                let told = cone.observe(seen.features, seen.logits, seen.frozen);
                 (told.score, told.side)
             }
             None => (self.score(seen.frozen), self.score(seen.frozen)),

@@ -47,7 +47,13 @@ impl Bets {
 
     /// The bet that has won most.
     pub(super) fn best(&self) -> Bet {
-        self.0.iter().copied().max_by(|a, b| a.log.total_cmp(&b.log)).unwrap_or_default()
+        let mut best = self.0[0];
+        for bet in &self.0[1..] {
+            if bet.log >= best.log {
+                best = *bet;
+            }
+        }
+        best
     }
 
     pub(super) fn save(&self, name: &str, state: &mut State) {

@@ -164,8 +164,8 @@ impl Alarm {
 pub(crate) struct Scene<'a> {
     pub id: u64,
     pub features: &'a [f32],
-    /// Frozen logits, and the best class by them.
-    pub logits: &'a [f32],
+    /// Mean of the frozen logits, their mean square after centring, and the best class by them.
+    pub moments: (f32, f32),
     pub class: u32,
 }
 

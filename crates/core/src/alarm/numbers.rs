@@ -5,7 +5,7 @@ use super::mix::Mix;
 use super::pace::Pace;
 use super::ranks::Ranks;
 use super::{Scene, chance};
-use crate::kernels::{LANES, fold_lanes, sum_lanes, vectorised};
+use crate::kernels::{LANES, sum_lanes, vectorised};
 use crate::{Error, Result, State};
 
 /// The numbers of a scene that are watched.
@@ -131,9 +131,7 @@ impl Numbers {
 
     /// The numbers of a scene, which enters the means.
     fn measure(&mut self, scene: &Scene<'_>) -> [f64; NUMBERS] {
-        let n = scene.logits.len().max(1) as f32;
-        let mean = fold_lanes(scene.logits, scene.logits, |a, _| a) / n;
-        let square = fold_lanes(scene.logits, scene.logits, |a, _| (a - mean) * (a - mean)) / n;
+        let (mean, square) = scene.moments;
         self.sum.resize(scene.features.len(), 0.0);
         self.recent.resize(scene.features.len(), 0.0);
         let (all, recent) = (1.0 / (self.scenes.max(1) as f32), 1.0 / self.recent_weight.max(1.0));

@@ -64,7 +64,8 @@ impl Simulated {
         logits[self.class as usize] += 3.0 * contrast;
         let id = self.id;
         self.id += 1;
-        alarms.push(&Scene { id, features: &features, logits: &logits, class: self.class }, false)
+        let moments = crate::scores::weigh(&logits, &mut [0.0; CLASSES]).moments;
+        alarms.push(&Scene { id, features: &features, moments, class: self.class }, false)
     }
 }
 

@@ -243,6 +243,7 @@ mod tests {
                 frozen_prob: None,
                 copy: false,
                 unknown: false,
+                place: 0,
                 features: &[],
                 logits: &[],
             };

@@ -15,8 +15,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::kernels::{exp, fold_lanes, max, products, vectorised};
-use crate::{Error, Head, Result, State};
+use crate::blocks::PASS_ROWS;
+use crate::kernels::{exp, fold_lanes, leading_products, max, products, vectorised};
+use crate::{Error, Features, Head, Result, State};
 
 mod labels;
 
@@ -110,6 +111,8 @@ pub(crate) struct Answered<'a> {
     pub copy: bool,
     /// Whether it was judged to fit no class: then it is neither right nor wrong.
     pub unknown: bool,
+    /// Its place among the rows that [`Estimator::prepare`] was shown.
+    pub place: usize,
     pub features: &'a [f32],
     pub logits: &'a [f32],
 }
@@ -173,9 +176,12 @@ struct Halves {
     named: [Vec<f64>; 2],
     /// Agreement by chance: Σ_c share of the first · share of the second.
     chance: f64,
-    /// Buffers: a row of which one half is 0, and the logits of the two halves.
-    row: Vec<f32>,
+    /// Buffers: rows, or one of which one half is 0; the logits of the two halves.
+    rows: Vec<f32>,
     logits: [Vec<f32>; 2],
+    /// Places of rows whose first half's logits are ready, and these.
+    places: Vec<usize>,
+    ready: Vec<f32>,
 }
 
 impl Halves {
@@ -187,27 +193,46 @@ impl Halves {
             agree: 0.0,
             named,
             chance: 0.0,
-            row: Vec::new(),
+            rows: Vec::new(),
             logits: Default::default(),
+            places: Vec::new(),
+            ready: Vec::new(),
         }
     }
 
-    /// Compares the halves on an image whose logits are known.
-    fn compare(&mut self, z: &[f32], logits: &[f32], head: &Head, weight: f64) {
+    /// Computes the first half's logits of some rows at once: for one row alone the whole head is read, too.
+    fn prepare(&mut self, rows: &Features<'_>, places: impl Iterator<Item = usize>, head: &Head) {
+        let (dim, classes, scale) = (head.dim(), head.n_classes(), head.logit_scale());
+        self.rows.clear();
+        for place in places.take(PASS_ROWS) {
+            self.places.push(place);
+            self.rows.extend_from_slice(rows.row(place));
+        }
+        self.ready.resize(self.places.len() * classes, 0.0);
+        leading_products(&self.rows, head.prototypes(), [dim, dim / 2], scale, &mut self.ready);
+    }
+
+    /// Compares the halves on an image whose logits are known. `place` is its place among the rows that were looked at
+    /// before.
+    fn compare(&mut self, z: &[f32], logits: &[f32], place: usize, head: &Head, weight: f64) {
         let (dim, scale) = (head.dim(), head.logit_scale());
         let half = dim / 2;
         let [first, second] = &mut self.logits;
-        let mut alone = |kept: std::ops::Range<usize>, into: &mut Vec<f32>| {
-            self.row.clear();
-            self.row.resize(dim, 0.0);
-            self.row[kept.clone()].copy_from_slice(&z[kept]);
-            into.resize(logits.len(), 0.0);
-            products(&self.row, head.prototypes(), dim, scale, into);
-        };
-        alone(0..half, first);
+        first.clear();
+        match self.places.binary_search(&place) {
+            Ok(ready) => first.extend_from_slice(&self.ready[ready * logits.len()..][..logits.len()]),
+            Err(_) => {
+                first.resize(logits.len(), 0.0);
+                leading_products(z, head.prototypes(), [dim, half], scale, first);
+            }
+        }
         if head.anchors_apart().is_some() {
             // Where a class has several anchors its logit is no sum of two halves.
-            alone(half..dim, second);
+            self.rows.clear();
+            self.rows.resize(dim, 0.0);
+            self.rows[half..].copy_from_slice(&z[half..]);
+            second.resize(logits.len(), 0.0);
+            products(&self.rows, head.prototypes(), dim, scale, second);
         } else {
             second.clear();
             second.extend(logits.iter().zip(first.iter()).map(|(whole, first)| whole - first));
@@ -284,6 +309,15 @@ impl Estimator {
         }
     }
 
+    /// Looks ahead to rows that will be taken in, of which some begin `scenes`: while every scene is compared, what the
+    /// comparisons need is computed for all of them at once.
+    pub(crate) fn prepare(&mut self, rows: &Features<'_>, scenes: impl Iterator<Item = usize>, head: &Head) {
+        self.halves.places.clear();
+        if self.scenes < DENSE {
+            self.halves.prepare(rows, scenes, head);
+        }
+    }
+
     /// Takes in an answer.
     pub(crate) fn push(&mut self, row: &Answered<'_>, head: &Head) {
         let same = row.label == row.frozen_label;
@@ -313,9 +347,9 @@ impl Estimator {
         self.recent.fade(0.5f64.powf(1.0 / RECENT));
         self.recent.close(&ended);
         if self.scenes < DENSE {
-            self.halves.compare(row.features, row.logits, head, 1.0);
+            self.halves.compare(row.features, row.logits, row.place, head, 1.0);
         } else if self.scenes.is_multiple_of(SPARSE) {
-            self.halves.compare(row.features, row.logits, head, SPARSE as f64);
+            self.halves.compare(row.features, row.logits, row.place, head, SPARSE as f64);
         }
         self.scenes += 1;
     }
@@ -505,7 +539,7 @@ mod tests {
             z[4 + if agree { i % 4 } else { i / 4 % 4 }] = 0.5f32.sqrt();
             let logits: Vec<f32> =
                 (0..4).map(|c| 20.0 * fold_lanes(&z, head.prototype(c), |a, b| a * b)).collect();
-            halves.compare(&z, &logits, &head, 1.0);
+            halves.compare(&z, &logits, i, &head, 1.0);
         }
         halves.reading().unwrap()
     }

@@ -148,6 +148,7 @@ impl Adapter for TemperatureOnly {
         Prediction {
             scores: batch.zero_shot.to_scores(),
             calibrated: None,
+            probs: None,
             tau_cal: vec![tau; batch.rows()],
             answers: (0..batch.rows()).map(answer).collect(),
         }

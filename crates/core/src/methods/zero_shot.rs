@@ -53,6 +53,7 @@ impl Adapter for ZeroShot {
         Prediction {
             scores: batch.zero_shot.to_scores(),
             calibrated: None,
+            probs: None,
             tau_cal: vec![1.0; rows],
             answers,
         }

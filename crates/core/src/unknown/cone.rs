@@ -11,7 +11,8 @@
 //! for l if they are well below it. So u and l have the same mix of classes, and their difference is not that between an
 //! easy and a hard class. All means follow the stream; nothing here looks at labels.
 
-use crate::kernels::{dot_f64, max};
+use crate::kernels::{LANES, fold_lanes, inlined, max_lanes, padded, vectorised};
+use crate::scores::Summary;
 use crate::{Error, Head, Result, State};
 
 /// A mean follows about this many of the last images.
@@ -68,9 +69,17 @@ impl Mean {
     }
 
     fn push(&mut self, row: &[f32]) {
+        self.follow(row, |x| x);
+    }
+
+    /// Takes in `term` of each value of a row.
+    fn follow(&mut self, row: &[f32], term: impl Fn(f32) -> f32) {
         self.n = (self.n + 1.0).min(MEMORY);
         let share = (1.0 / self.n) as f32;
-        self.values.iter_mut().zip(row).for_each(|(mean, x)| *mean += share * (x - *mean));
+        vectorised(
+            #[inline(always)]
+            || self.values.iter_mut().zip(row).for_each(|(mean, &x)| *mean += share * (term(x) - *mean)),
+        );
     }
 }
 
@@ -103,8 +112,6 @@ pub(super) struct Cone {
     moments: [Moments; 4],
     /// Per class: answers, and the mean of the sum.
     classes: Vec<[f64; 2]>,
-    /// ⟨z, w_c⟩ less its mean; a buffer.
-    centred: Vec<f32>,
 }
 
 impl Cone {
@@ -127,45 +134,70 @@ impl Cone {
             bad: Mean::new(dim),
             moments: Default::default(),
             classes: vec![[0.0; 2]; classes],
-            centred: Vec::new(),
         }
     }
 
-    /// What is said of an image; nothing changes but a buffer.
-    fn told(&self, z: &[f32], logits: &[f32], centred: &mut Vec<f32>) -> Judged {
-        let mean = logits.iter().sum::<f32>() / logits.len() as f32;
+    /// What is said of an image, with the summary of its logits. Nothing changes.
+    fn told(&self, z: &[f32], logits: &[f32], frozen: &Summary) -> Judged {
         let g = &self.image.values;
-        let apart = (1.0 - 2.0 * dot_f64(z, g) + dot_f64(g, g)).max(1e-6).sqrt();
-        centred.clear();
-        let texts = self.texts.values.iter().zip(&self.lengths);
-        let unscale = self.unscale;
-        centred.extend(logits.iter().zip(texts).map(|(l, (t, length))| (unscale * (l - mean) - t) * length));
-        let fit = if self.seen > 0 { f64::from(max(centred)) / apart } else { 0.0 };
-        let best = f64::from(max(logits));
+        let (at_mean, square) = (fold_lanes(z, g, |a, b| a * b), fold_lanes(g, g, |a, b| a * b));
+        let apart = (1.0 - 2.0 * f64::from(at_mean) + f64::from(square)).max(1e-6).sqrt();
+        let fit =
+            if self.seen > 0 { f64::from(self.best_fit(logits, frozen.moments.0)) / apart } else { 0.0 };
         let raw_side = (self.good.n > SPEAKS && self.bad.n > SPEAKS).then(|| {
             let (u, l) = (&self.good.values, &self.bad.values);
-            let length = dot_f64(u, u) - 2.0 * dot_f64(u, l) + dot_f64(l, l);
-            (dot_f64(z, u) - dot_f64(z, l)) / length.max(1e-12).sqrt()
+            let length = f64::from(fold_lanes(u, l, |u, l| (u - l) * (u - l)));
+            let ahead = fold_lanes(z, u, |z, u| z * u) - fold_lanes(z, l, |z, l| z * l);
+            f64::from(ahead) / length.max(1e-12).sqrt()
         });
         let side = raw_side.map_or(0.0, |side| self.moments[3].standardised(side));
-        Judged { score: self.moments[0].standardised(fit) + side, side, fit, best, raw_side }
+        let score = self.moments[0].standardised(fit) + side;
+        Judged { score, side, fit, best: f64::from(frozen.best), raw_side }
     }
 
-    /// The score of an image and of nothing else.
-    pub(super) fn score(&self, z: &[f32], logits: &[f32]) -> f64 {
-        self.told(z, logits, &mut Vec::new()).score
+    /// The largest (⟨z − g, w_c⟩, less its mean) / ‖w_c − w̄‖.
+    fn best_fit(&self, logits: &[f32], mean: f32) -> f32 {
+        let unscale = self.unscale;
+        vectorised(
+            #[inline(always)]
+            || {
+                let mut most = [f32::NEG_INFINITY; LANES];
+                let (logits, logits_tail) = logits.as_chunks::<LANES>();
+                let (texts, texts_tail) = self.texts.values.as_chunks::<LANES>();
+                let (lengths, lengths_tail) = self.lengths.as_chunks::<LANES>();
+                let mut add = inlined(
+                    #[inline(always)]
+                    |logits: &[f32; LANES], texts: &[f32; LANES], lengths: &[f32; LANES]| {
+                        for i in 0..LANES {
+                            let fit = (unscale * (logits[i] - mean) - texts[i]) * lengths[i];
+                            most[i] = if fit > most[i] { fit } else { most[i] };
+                        }
+                    },
+                );
+                for ((logits, texts), lengths) in logits.iter().zip(texts).zip(lengths) {
+                    add(logits, texts, lengths);
+                }
+                // What pads the tail fits no class.
+                add(&padded(logits_tail, f32::MIN), &padded(texts_tail, 0.0), &padded(lengths_tail, 1.0));
+                max_lanes(most)
+            },
+        )
     }
 
-    /// The score of an image, which then moves the means. `answer` is the frozen model's.
-    pub(super) fn observe(&mut self, z: &[f32], logits: &[f32], answer: usize) -> Judged {
-        let mut centred = std::mem::take(&mut self.centred);
-        let told = self.told(z, logits, &mut centred);
+    /// The score of an image and of nothing else. `frozen` is the summary of its logits.
+    pub(super) fn score(&self, z: &[f32], logits: &[f32], frozen: &Summary) -> f64 {
+        self.told(z, logits, frozen).score
+    }
+
+    /// The score of an image, which then moves the means. `frozen` is the frozen model's answer.
+    pub(super) fn observe(&mut self, z: &[f32], logits: &[f32], frozen: &Summary) -> Judged {
+        let told = self.told(z, logits, frozen);
         if self.seen > BEGINNINGS[0] {
             let sum = self.moments[0].standardised(told.fit) + self.moments[1].standardised(told.best);
             self.moments[0].push(told.fit);
             self.moments[1].push(told.best);
             if self.seen > BEGINNINGS[1] {
-                self.compare(z, sum, answer);
+                self.compare(z, sum, frozen.label);
             }
             if let Some(side) = told.raw_side {
                 self.moments[3].push(side);
@@ -173,12 +205,8 @@ impl Cone {
         }
         self.seen += 1;
         self.image.push(z);
-        // ⟨z, w_c⟩ less its mean: what was centred, before g and the lengths.
-        let mean = logits.iter().sum::<f32>() / logits.len() as f32;
-        centred.clear();
-        centred.extend(logits.iter().map(|l| self.unscale * (l - mean)));
-        self.texts.push(&centred);
-        self.centred = centred;
+        let (unscale, mean) = (self.unscale, frozen.moments.0);
+        self.texts.follow(logits, |logit| unscale * (logit - mean));
         told
     }
 

@@ -10,6 +10,7 @@
 
 use std::collections::VecDeque;
 
+use crate::kernels::{exp, vectorised};
 use crate::{Error, Result, State};
 
 /// Recent images that the threshold is taken over.
@@ -91,11 +92,9 @@ impl Cost {
 /// The score below which about `share` of the known images lie.
 fn threshold(window: &VecDeque<[f32; 2]>, share: f64) -> f64 {
     let step = window.len().div_ceil(FIT).max(1);
-    let signals: Vec<f64> = window.iter().step_by(step).map(|row| f64::from(row[1])).collect();
+    let signals: Vec<f32> = window.iter().step_by(step).map(|row| row[1]).collect();
     let mixture = Mixture::fit(&signals);
-    let mut weighted: Vec<(f32, f64)> =
-        window.iter().map(|row| (row[0], mixture.known(f64::from(row[1])))).collect();
-    weighted.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
+    let weighted = in_order(window, &mixture);
     let at = |share: f64| quantile(&weighted, share);
     let plain = at(share * (PLAIN + (RAISED - PLAIN) * mixture.strangers));
     if mixture.strangers == 0.0 {
@@ -103,6 +102,23 @@ fn threshold(window: &VecDeque<[f32; 2]>, share: f64) -> f64 {
     }
     let mirrored = 2.0 * at(0.5) - at(1.0 - share);
     plain.max(mirrored.min(at(MIRRORED * share)))
+}
+
+/// The scores in their order, each with how far its image counts as known.
+fn in_order(window: &VecDeque<[f32; 2]>, mixture: &Mixture) -> Vec<(f32, f64)> {
+    let signals: Vec<f32> = window.iter().map(|row| row[1]).collect();
+    let mut low = vec![0.0; signals.len()];
+    mixture.low(&signals, &mut low);
+    // Whole numbers in the order of the scores, each with its place in the lower half: these are sorted faster than pairs.
+    let key = |(place, row): (usize, &[f32; 2])| {
+        let bits = row[0].to_bits();
+        let ordered = if bits >> 31 == 0 { bits | 1 << 31 } else { !bits };
+        u64::from(ordered) << 32 | place as u64
+    };
+    let mut keys: Vec<u64> = window.iter().enumerate().map(key).collect();
+    keys.sort_unstable();
+    let places = keys.into_iter().map(|key| key as u32 as usize);
+    places.map(|place| (window[place][0], 1.0 - mixture.strangers * f64::from(low[place]))).collect()
 }
 
 /// The score below which a share of the weight lies; scores are in order.
@@ -127,25 +143,27 @@ struct Mixture {
 }
 
 impl Mixture {
-    fn fit(signals: &[f64]) -> Self {
+    fn fit(signals: &[f32]) -> Self {
         let n = signals.len().max(1) as f64;
-        let mean = signals.iter().sum::<f64>() / n;
-        let variance = signals.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n;
+        let all = || signals.iter().map(|&x| f64::from(x));
+        let mean = all().sum::<f64>() / n;
+        let variance = all().map(|x| (x - mean).powi(2)).sum::<f64>() / n;
         // Parts do not shrink to single images.
         let least = 0.01 * variance.max(1e-12);
         let mut sorted = signals.to_vec();
-        sorted.sort_unstable_by(f64::total_cmp);
-        let quantile = |q: f64| sorted.get(((n - 1.0) * q) as usize).copied().unwrap_or(0.0);
+        sorted.sort_unstable_by(f32::total_cmp);
+        let quantile = |q: f64| sorted.get(((n - 1.0) * q) as usize).map_or(0.0, |&x| f64::from(x));
         let mut mixture = Self {
             shares: [0.2, 0.8],
             means: [quantile(0.1), quantile(0.6)],
             deviations: [0.6 * (variance + least).sqrt(); 2],
             strangers: 0.0,
         };
+        let mut low = vec![0.0; signals.len()];
         for _ in 0..ROUNDS {
             let mut sums = [[0.0f64; 3]; 2];
-            for &x in signals {
-                let low = mixture.low(x);
+            mixture.low(signals, &mut low);
+            for (x, low) in all().zip(low.iter().map(|&low| f64::from(low))) {
                 for (sums, weight) in sums.iter_mut().zip([low, 1.0 - low]) {
                     *sums = [sums[0] + weight, sums[1] + weight * x, sums[2] + weight * x * x];
                 }
@@ -166,18 +184,22 @@ impl Mixture {
         mixture
     }
 
-    /// Probability of the lower part.
-    fn low(&self, x: f64) -> f64 {
-        let log = |part: usize| {
-            let off = (x - self.means[part]) / self.deviations[part];
-            self.shares[part].max(1e-12).ln() - self.deviations[part].ln() - 0.5 * off * off
-        };
-        1.0 / (1.0 + (log(1) - log(0)).exp())
-    }
-
-    /// How far an image counts as known.
-    fn known(&self, x: f64) -> f64 {
-        1.0 - self.strangers * self.low(x)
+    /// Writes the probability of the lower part for each signal.
+    fn low(&self, signals: &[f32], out: &mut [f32]) {
+        let [low, high] = [0, 1].map(|part| {
+            let log = self.shares[part].max(1e-12).ln() - self.deviations[part].ln();
+            (log as f32, self.means[part] as f32, (1.0 / self.deviations[part]) as f32)
+        });
+        vectorised(
+            #[inline(always)]
+            || {
+                for (out, x) in out.iter_mut().zip(signals) {
+                    let (off_low, off_high) = ((x - low.1) * low.2, (x - high.1) * high.2);
+                    let ahead = (high.0 - 0.5 * off_high * off_high) - (low.0 - 0.5 * off_low * off_low);
+                    *out = 1.0 / (1.0 + exp(ahead));
+                }
+            },
+        );
     }
 }
 

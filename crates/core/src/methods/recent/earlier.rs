@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::{Lump, NO_LUMP, Sample};
+use crate::kernels::{LANES, exp, fold_lanes, max, vectorised};
 use crate::{Error, Result, State};
 
 /// Classes kept of a sample.
@@ -35,7 +36,18 @@ pub(crate) struct Earlier {
     classes: usize,
     /// Oldest first; all but the last are full.
     chunks: VecDeque<Arc<Vec<Record>>>,
+    work: Work,
 }
+
+/// Logits of one sample's candidates, with the image's part, without and with the prior; padded to whole chunks.
+#[derive(Clone, Debug, Default)]
+struct Work {
+    text: Vec<f32>,
+    answer: Vec<f32>,
+}
+
+/// Logit of a class that is not there.
+const NOTHING: f32 = -1e30;
 
 impl Earlier {
     pub(crate) fn new(most: usize) -> Self {
@@ -70,7 +82,8 @@ impl Earlier {
             return;
         }
         self.classes = sample.classes.len() + sample.lump.classes as usize;
-        self.add(Record::of(sample));
+        let record = Record::of(sample, &mut self.work);
+        self.add(record);
     }
 
     fn add(&mut self, record: Record) {
@@ -117,7 +130,7 @@ impl Earlier {
 
     /// Reads what was saved: the newest, if there are more than are kept here.
     pub(crate) fn load(&mut self, prefix: &str, state: &State, n_classes: usize) -> Result<()> {
-        let mut fresh = Self { most: self.most, classes: n_classes, chunks: VecDeque::new() };
+        let mut fresh = Self { classes: n_classes, ..Self::new(self.most) };
         let name = |part: &str| format!("{prefix}earlier.{part}");
         if self.most > 0 {
             let ids = state.get::<u64>(&name("ids"))?;
@@ -150,17 +163,42 @@ fn bounded(logit: f32) -> f32 {
     logit.clamp(-1e9, 1e9)
 }
 
-impl Record {
-    fn of(sample: &Sample<'_>) -> Self {
-        let text = |i: usize| bounded(sample.text[i] + sample.image_weight * sample.image[i]);
-        let answer = |i: usize| text(i) + sample.prior[i];
-        let n = sample.classes.len();
-        let mut best: Vec<usize> = (0..n).collect();
-        if n > BEST {
-            best.select_nth_unstable_by(BEST - 1, |&a, &b| answer(b).total_cmp(&answer(a)).then(a.cmp(&b)));
+/// Places of the largest values, the largest first and the lower place first among equals; as many as there are.
+fn best_places(values: &[f32]) -> [usize; BEST] {
+    let (mut best, mut places) = ([f32::NEG_INFINITY; BEST], [0; BEST]);
+    for (place, &value) in values.iter().enumerate() {
+        if value > best[BEST - 1] {
+            let at = best.iter().position(|other| value > *other).unwrap_or(BEST - 1);
+            best[at..].rotate_right(1);
+            places[at..].rotate_right(1);
+            (best[at], places[at]) = (value, place);
         }
-        let kept = n.min(BEST);
-        best[..kept].sort_unstable();
+    }
+    places
+}
+
+impl Record {
+    fn of(sample: &Sample<'_>, work: &mut Work) -> Self {
+        let n = sample.classes.len();
+        let Work { text, answer } = work;
+        for logits in [&mut *text, &mut *answer] {
+            logits.clear();
+            logits.resize(n.next_multiple_of(LANES), NOTHING);
+        }
+        let (weight, parts) = (sample.image_weight, sample.text.iter().zip(sample.image).zip(sample.prior));
+        vectorised(
+            #[inline(always)]
+            || {
+                let into = text[..n].iter_mut().zip(&mut answer[..n]);
+                for ((text, answer), ((t, v), p)) in into.zip(parts.clone()) {
+                    *text = bounded(t + weight * v);
+                    *answer = *text + p;
+                }
+            },
+        );
+        let mut best = best_places(&answer[..n]);
+        let best = &mut best[..n.min(BEST)];
+        best.sort_unstable();
         let mut record = Self {
             id: sample.id,
             classes: [NONE; BEST],
@@ -168,22 +206,25 @@ impl Record {
             prior: [0.0; BEST],
             lump: [0.0; 2],
         };
-        for (place, &i) in best[..kept].iter().enumerate() {
+        for (place, &i) in best.iter().enumerate() {
             record.classes[place] = sample.classes[i];
-            record.text[place] = text(i);
+            record.text[place] = text[i];
             record.prior[place] = sample.prior[i];
+            (text[i], answer[i]) = (NOTHING, NOTHING);
         }
         // The other candidates join the lump.
         let lump = sample.lump;
-        let others = (n - kept) as f32 + lump.classes;
-        let log_mass = |own: f32, of: &dyn Fn(usize) -> f32| {
-            let own = (lump.classes > 0.0).then_some(own);
-            let all = || best[kept..].iter().map(|&i| of(i)).chain(own);
-            let top = all().fold(f32::MIN, f32::max);
-            let sum: f32 = all().map(|x| (x - top).exp()).sum();
-            if others > 0.0 { bounded(top + sum.ln()).max((others * 1e-9).ln()) } else { NO_LUMP }
+        let others = (n - best.len()) as f32 + lump.classes;
+        let log_mass = |own: f32, logits: &[f32]| {
+            if others <= 0.0 {
+                return NO_LUMP;
+            }
+            let own = if lump.classes > 0.0 { own } else { NOTHING };
+            let top = max(logits).max(own);
+            let sum = fold_lanes(logits, logits, |x, _| exp(x - top)) + exp(own - top);
+            bounded(top + sum.ln()).max((others * 1e-9).ln())
         };
-        record.lump = [log_mass(lump.text, &text), log_mass(lump.prior, &answer)];
+        record.lump = [log_mass(lump.text, text), log_mass(lump.prior, answer)];
         record
     }
 

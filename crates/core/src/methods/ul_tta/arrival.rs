@@ -4,7 +4,6 @@
 use super::experts::SMALL;
 use super::kept::{Counted, largest};
 use super::prior::{PriorWork, WARM_UP};
-use super::scene::moments;
 use super::{Answered, Incoming, UlTta, Work};
 use crate::adapter::Batch;
 
@@ -13,6 +12,11 @@ use crate::adapter::Batch;
 /// out of date as soon as it is learnt.
 const LASTING: u64 = 4096;
 const MOST_HASTY: u64 = 4;
+
+/// Mean of a row's frozen logits, and their mean square after centring.
+fn moments(row: Incoming<'_>) -> (f32, f64) {
+    (row.frozen.moments.0, row.frozen.moments.1.into())
+}
 
 impl UlTta {
     /// Samples before the prior enters the answers.
@@ -32,7 +36,7 @@ impl UlTta {
             scene.join(row.z, row.text);
             return (self.answer_copy(&scene, work, scores), false);
         }
-        if self.watch.would_change(moments(row.text), row.frozen.label, self.config.advanced.restart_at) {
+        if self.watch.would_change(moments(row), row.frozen.label, self.config.advanced.restart_at) {
             let mut fresh = Self::new(&self.config, &self.head);
             fresh.corrections.clone_from(&self.corrections);
             let answered = fresh.answer_corrected(row, work, scores);
@@ -112,7 +116,7 @@ impl UlTta {
             }
             return answered;
         }
-        let moments = moments(incoming.text);
+        let moments = moments(incoming);
         if self.watch.push(moments, incoming.frozen.label, self.config.advanced.restart_at) {
             self.restart(work);
         }

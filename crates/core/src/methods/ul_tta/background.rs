@@ -20,7 +20,7 @@
 
 use super::config::DefaultConfig;
 use super::experts::{Expert, Shares};
-use crate::kernels::{fold_lanes, ln, vectorised};
+use crate::kernels::{exp, fold_lanes, ln, vectorised};
 use crate::{Result, State};
 
 /// The background forgets this much more slowly than the evidence.
@@ -42,6 +42,9 @@ pub(super) struct Background {
     pub counts: [Expert; 2],
     /// Follows the counts every few samples.
     pub lift: Vec<f32>,
+    /// The lift to the power ν, for what stays (`prior.rs`).
+    pub stay_lift: Vec<f32>,
+    stay_power: f32,
     /// Standard deviation of log lift.
     pub bias: f64,
 }
@@ -55,6 +58,8 @@ impl Background {
             even: vec![1.0 / classes as f64; classes],
             counts: [SLOWER * half_life; 2].map(|h| Expert::new(h, a.prior_smoothing, classes)),
             lift: vec![1.0; classes],
+            stay_lift: vec![1.0; classes],
+            stay_power: a.prior_stay_lift as f32,
             bias: 0.0,
         }
     }
@@ -106,21 +111,36 @@ impl Background {
         if self.power != 1.0 {
             self.lift.iter_mut().for_each(|lift| *lift = lift.powf(self.power as f32));
         }
-        self.bias = deviation_of_logs(&self.lift);
+        self.follow();
+    }
+
+    /// What depends on the lift alone.
+    fn follow(&mut self) {
+        let (logs, power) = (&mut self.stay_lift, self.stay_power);
+        vectorised(
+            #[inline(always)]
+            || logs.iter_mut().zip(&self.lift).for_each(|(log, &lift)| *log = ln(lift)),
+        );
+        self.bias = deviation(logs);
+        vectorised(
+            #[inline(always)]
+            || logs.iter_mut().for_each(|log| *log = exp(power * *log)),
+        );
     }
 
     /// What was saved of the counts is read with the prior's experts.
     pub(super) fn load(&mut self, state: &State) -> Result<()> {
         self.lift = state.within::<f32>("local.prior.lift", self.lift.len(), LIFTS)?.to_vec();
-        self.bias = deviation_of_logs(&self.lift);
+        self.follow();
         Ok(())
     }
 }
 
-fn deviation_of_logs(lift: &[f32]) -> f64 {
-    let n = lift.len().max(1) as f32;
-    let mean = fold_lanes(lift, lift, |l, _| ln(l)) / n;
-    let square = fold_lanes(lift, lift, |l, _| (ln(l) - mean) * (ln(l) - mean)) / n;
+/// Standard deviation.
+fn deviation(values: &[f32]) -> f64 {
+    let n = values.len().max(1) as f32;
+    let mean = fold_lanes(values, values, |v, _| v) / n;
+    let square = fold_lanes(values, values, |v, _| (v - mean) * (v - mean)) / n;
     (square as f64).sqrt()
 }
 

@@ -3,7 +3,7 @@
 use super::{Answered, Incoming, UlTta};
 use crate::adapter::Prediction;
 use crate::export::TIE;
-use crate::kernels::{LANES, exp, ln, sum_lanes, vectorised};
+use crate::kernels::{LANES, exp, inlined, ln, sum_lanes, vectorised};
 use crate::scores::Summary;
 
 /// Usual heads have a bias below the first value, heads with poor prompts one above the second
@@ -23,7 +23,7 @@ impl UlTta {
     }
 
     /// Adds an answer to a prediction, whose scores are in row `place`: with them go the logarithms of the emitted
-    /// probabilities. `weights` is exp(frozen logit − best) of what was answered.
+    /// probabilities, and these themselves where they are asked for. `weights` is exp(frozen logit − best) of what was answered.
     pub(super) fn emit(
         &self,
         answered: &Answered,
@@ -32,25 +32,38 @@ impl UlTta {
         prediction: &mut Prediction,
     ) {
         let &Answered { answer, summary, tau, matched, frozen_share, frozen_prob, .. } = answered;
+        let row = prediction.answers.len();
         prediction.answers.push(answer);
-        let Some(calibrated) = &mut prediction.calibrated else {
-            prediction.tau_cal.push(tau);
-            return;
-        };
-        prediction.tau_cal.push(1.0);
-        let (scores, out) = (prediction.scores.row(place), calibrated.row_mut(place));
+        prediction.tau_cal.push(if prediction.calibrated.is_some() { 1.0 } else { tau });
+        let scores = prediction.scores.row(place);
         let floor = self.config.advanced.floor as f32;
         let adapted = (1.0 - floor) * (1.0 - frozen_share) * matched;
         let frozen = (1.0 - floor) * frozen_share * frozen_prob;
         let even = floor / scores.len() as f32;
-        vectorised(
+        let emitted = inlined(
             #[inline(always)]
-            || {
-                for ((o, s), w) in out.iter_mut().zip(scores).zip(weights) {
-                    *o = ln(adapted * exp(tau * (s - summary.best)) + frozen * w + even);
-                }
-            },
+            |s: f32, w: f32| adapted * exp(tau * (s - summary.best)) + frozen * w + even,
         );
+        if let Some(probs) = &mut prediction.probs {
+            let out = probs.row_mut(row);
+            vectorised(
+                #[inline(always)]
+                || {
+                    let known = scores.iter().zip(weights);
+                    out.iter_mut().zip(known).for_each(|(o, (&s, &w))| *o = emitted(s, w));
+                },
+            );
+        }
+        if let Some(calibrated) = &mut prediction.calibrated {
+            let out = calibrated.row_mut(place);
+            vectorised(
+                #[inline(always)]
+                || {
+                    let known = scores.iter().zip(weights);
+                    out.iter_mut().zip(known).for_each(|(o, (&s, &w))| *o = ln(emitted(s, w)));
+                },
+            );
+        }
     }
 
     /// w of a sample: what is wanted, or less where more would make another class more probable than the answer, whose

@@ -8,7 +8,7 @@ impl UlTta {
     /// The answer to a batch of one row, and the parts that add up to its logits.
     pub(super) fn explain_row(&self, batch: &Batch<'_>) -> (Prediction, Vec<Part>) {
         let classes = self.head.n_classes();
-        let mut prediction = self.prediction(1, true);
+        let mut prediction = self.prediction(batch, 1, true);
         let mut work = Work::default();
         let row = Incoming::of(batch, 0);
         let (mut answered, admitted) = self.peek(row, &mut work, prediction.scores.row_mut(0));

@@ -337,12 +337,13 @@ impl UlTta {
     }
 
     /// An empty prediction with room for the scores of `kept` rows.
-    fn prediction(&self, kept: usize, keep_scores: bool) -> Prediction {
+    fn prediction(&self, batch: &Batch<'_>, kept: usize, keep_scores: bool) -> Prediction {
         let classes = self.head.n_classes();
+        let probs = batch.keep_probs.then(|| Scores::zeros(batch.rows(), classes));
         let advanced = &self.config.advanced;
         let mixed = keep_scores && (advanced.floor > 0.0 || advanced.frozen_share > 0.0);
         let calibrated = mixed.then(|| Scores::zeros(kept, classes));
-        Prediction { scores: Scores::zeros(kept, classes), calibrated, ..Default::default() }
+        Prediction { scores: Scores::zeros(kept, classes), calibrated, probs, ..Default::default() }
     }
 
     /// Fits the temperatures, moves the prior's lift, folds the evidence.
@@ -385,7 +386,7 @@ impl Adapter for UlTta {
     }
 
     fn predict(&self, batch: &Batch<'_>) -> Prediction {
-        let mut prediction = self.prediction(batch.rows(), true);
+        let mut prediction = self.prediction(batch, batch.rows(), true);
         let mut work = Work::default();
         for row in 0..batch.rows() {
             let (mut answered, admitted) =
@@ -404,7 +405,7 @@ impl Adapter for UlTta {
     fn step(&mut self, batch: &Batch<'_>) -> Prediction {
         // Scores that nobody will read share one row.
         let kept = if batch.keep_scores { batch.rows() } else { batch.rows().min(1) };
-        let mut prediction = self.prediction(kept, batch.keep_scores);
+        let mut prediction = self.prediction(batch, kept, batch.keep_scores);
         let mut work = std::mem::take(&mut self.work);
         for row in 0..batch.rows() {
             let place = if batch.keep_scores { row } else { 0 };

@@ -65,8 +65,6 @@ const LEAST_FORETOLD: f64 = 1e-6;
 #[derive(Clone, Debug)]
 pub(super) struct Prior {
     dead_zone: f64,
-    /// Power of the lift in what stays.
-    stay_lift: f64,
     record_decay: f64,
     head_start: f64,
     kl_max: f64,
@@ -118,7 +116,6 @@ impl Prior {
         let expert = |h: f64| Expert::new(h, a.prior_smoothing, classes);
         Self {
             dead_zone: a.prior_dead_zone,
-            stay_lift: a.prior_stay_lift,
             record_decay: a.prior_record_decay,
             head_start: a.prior_head_start,
             kl_max: a.prior_kl_max,
@@ -185,7 +182,8 @@ impl Prior {
             }
         }
         for (k, (expert, ratios)) in self.experts.iter().zip(work.ratios.chunks_exact_mut(c)).enumerate() {
-            let [mass, hit, most] = self.ratios(expert).weigh(&self.base, text, ratios);
+            let base = (!self.uniform).then_some(&self.base[..]);
+            let [mass, hit, most] = self.ratios(expert).weigh(base, text, ratios);
             let mean = mass as f64 / c as f64;
             work.foretold[k + 1] = hit as f64 * norm / mean;
             if weights[k + 1] <= LIGHT {
@@ -309,14 +307,9 @@ impl Prior {
             return;
         }
         let rest = 1.0 - posterior.iter().sum::<f32>();
-        let power = self.stay_lift as f32;
         lifted.clear();
-        lifted.extend(
-            candidates
-                .iter()
-                .zip(posterior)
-                .map(|(&c, p)| p * exp(power * ln(self.background.lift[c as usize]))),
-        );
+        let lift = &self.background.stay_lift;
+        lifted.extend(candidates.iter().zip(posterior).map(|(&c, p)| p * lift[c as usize]));
         let all = lifted.iter().sum::<f32>() + rest.max(0.0);
         lifted.iter_mut().for_each(|p| *p /= all.max(f32::MIN_POSITIVE));
         let posterior = &lifted[..];
@@ -388,7 +381,7 @@ impl Prior {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        (self.experts.len() + 2) * self.classes * 12 + self.classes * 44 + self.neighbours.bytes()
+        (self.experts.len() + 2) * self.classes * 12 + self.classes * 48 + self.neighbours.bytes()
     }
 
     pub(super) fn save(&self, work: &PriorWork, state: &mut State) {

@@ -81,13 +81,6 @@ struct Apart {
     squares: f64,
 }
 
-/// Mean, and mean square after centring, of a row of logits.
-pub(super) fn moments(logits: &[f32]) -> (f32, f64) {
-    let n = logits.len() as f32;
-    let mean = fold_lanes(logits, logits, |a, _| a) / n;
-    (mean, (fold_lanes(logits, logits, |a, _| (a - mean) * (a - mean)) / n) as f64)
-}
-
 impl Scene {
     pub(super) fn new(a: &Advanced, classes: usize, dim: usize) -> Self {
         Self {
@@ -307,6 +300,11 @@ mod tests {
 
     fn scene() -> Scene {
         Scene::new(&Advanced::default(), 2, 3)
+    }
+
+    fn moments(logits: &[f32; 2]) -> (f32, f64) {
+        let moments = crate::scores::weigh(logits, &mut [0.0; 2]).moments;
+        (moments.0, moments.1.into())
     }
 
     fn begin(scene: &mut Scene, z: [f32; 3], logits: [f32; 2]) {

@@ -449,7 +449,8 @@ impl Adapter for Paper {
 
     fn step(&mut self, batch: &Batch<'_>) -> Prediction {
         // Scores that nobody will read share one row.
-        let kept = if batch.keep_scores { batch.rows() } else { batch.rows().min(1) };
+        let keep_scores = batch.keep_scores || batch.keep_probs;
+        let kept = if keep_scores { batch.rows() } else { batch.rows().min(1) };
         let mut prediction = self.empty_prediction(kept);
         let mut work = std::mem::take(&mut self.work);
         let (classes, dim) = (self.head.n_classes(), self.head.dim());
@@ -463,7 +464,7 @@ impl Adapter for Paper {
             }
             let moved = ahead.as_ref().map(|(scores, first)| &scores[(row - first) * classes..][..classes]);
             let incoming = Incoming::of(batch, row, moved);
-            let place = if batch.keep_scores { row } else { 0 };
+            let place = if keep_scores { row } else { 0 };
             let calibrated = prediction.calibrated.as_mut().map(|c| c.row_mut(place));
             let answered = self.answer(incoming, &mut work, prediction.scores.row_mut(place), calibrated);
             prediction.tau_cal.push(self.row_tau_cal());
@@ -475,7 +476,7 @@ impl Adapter for Paper {
             }
         }
         self.work = work;
-        if !batch.keep_scores {
+        if !keep_scores {
             (prediction.scores, prediction.calibrated) = (Scores::default(), None);
         }
         prediction

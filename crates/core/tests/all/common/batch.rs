@@ -42,6 +42,7 @@ impl Block {
             learn: None,
             times: None,
             keep_scores: true,
+            keep_probs: false,
             views: (self.views.rows() > 0).then_some(ViewsRef {
                 features: &self.views,
                 zero_shot: &self.view_scores,
