@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use crate::adapter::{Batch, ScoresRef, ViewsRef};
+use crate::estimate::is_compared;
 use crate::scores::{Summary, weigh};
 use crate::unknown::Seen;
 use crate::{Features, Head, Input, Scores};
@@ -44,11 +45,19 @@ pub(crate) struct Blocks<'a> {
     joint: bool,
     next_row: usize,
     next_view: usize,
+    /// Scenes before the first row, where the estimate of accuracy will compare halves.
+    scenes: Option<u64>,
 }
 
 impl<'a> Blocks<'a> {
     pub(crate) fn new(head: &'a Head, input: &'a Input<'a>, joint: bool) -> Self {
-        Self { head, input, joint, next_row: 0, next_view: 0 }
+        Self { head, input, joint, next_row: 0, next_view: 0, scenes: None }
+    }
+
+    /// The same blocks. Rows that the estimate of accuracy will ask for are also scored by half of their dimensions, as far as
+    /// they can be foreseen: every row is taken to begin a scene.
+    pub(crate) fn comparing(self, scenes: u64) -> Self {
+        Self { scenes: Some(scenes), ..self }
     }
 
     /// Where the next pass ends: with the last row whose views still fit.
@@ -76,9 +85,18 @@ impl<'a> Iterator for Blocks<'a> {
         let range = self.next_row..end;
         self.next_row = end;
         let features = self.input.features.slice(range.clone());
+        let mut halves = HalfScores::default();
         let zero_shot = match self.input.zero_shot {
             Some(scores) => Cow::Borrowed(scores),
-            None => Cow::Owned(self.head.scores(&features)),
+            None => {
+                let compared = |place: &usize| {
+                    self.scenes.is_some_and(|n| is_compared(n + (range.start + place) as u64))
+                };
+                halves.places = (0..range.len()).filter(compared).collect();
+                let (scores, logits) = self.head.scores_and_halves(&features, &halves.places);
+                halves.logits = logits;
+                Cow::Owned(scores)
+            }
         };
         let views = self.input.views.zip(self.input.view_counts).map(|(views, counts)| {
             let mut offsets = vec![0];
@@ -90,7 +108,7 @@ impl<'a> Iterator for Blocks<'a> {
             let features = views.slice(first..self.next_view);
             Views { zero_shot: self.head.scores(&features), features, offsets }
         });
-        Some(Block { input: self.input, joint: self.joint, range, features, zero_shot, views })
+        Some(Block { input: self.input, joint: self.joint, range, features, zero_shot, halves, views })
     }
 }
 
@@ -103,7 +121,15 @@ pub(crate) struct Block<'a> {
     features: Features<'a>,
     /// Scores of this block, or the caller's scores of the whole input.
     zero_shot: Cow<'a, Scores>,
+    halves: HalfScores,
     views: Option<Views<'a>>,
+}
+
+/// Scores of some rows by the first half of their dimensions.
+#[derive(Default)]
+struct HalfScores {
+    places: Vec<usize>,
+    logits: Vec<f32>,
 }
 
 /// The views of a block with the frozen model's scores for them.
@@ -121,6 +147,14 @@ impl Block<'_> {
             Cow::Borrowed(all) => ScoresRef::from(*all).slice(self.range.clone()),
             Cow::Owned(scores) => scores.into(),
         }
+    }
+
+    /// The scores by the first half of the dimensions that are known for some rows, with places among these.
+    pub(crate) fn halves(&self, rows: Range<usize>) -> impl Iterator<Item = (usize, &[f32])> {
+        let logits = self.halves.logits.chunks_exact(self.zero_shot.classes());
+        let known = self.halves.places.iter().zip(logits);
+        let first = rows.start;
+        known.filter(move |(place, _)| rows.contains(place)).map(move |(place, half)| (place - first, half))
     }
 
     /// The rows that go through the adapter at once, as ranges within the block. `first_id` is the id of the

@@ -11,7 +11,9 @@ use ultta_formats::numbers::{self, Number};
 use ultta_formats::tensors::{self, NewTensor};
 use ultta_formats::{Tensors, map_file, write_atomically};
 
+use crate::blocks::PASS_ROWS;
 use crate::features::unit_rows;
+use crate::kernels::Leading;
 use crate::mixture::{Mixture, check_sharpness};
 use crate::{Error, Features, Result, Scores, kernels};
 
@@ -232,18 +234,27 @@ impl Head {
 
     /// [`zero_shot`](Self::zero_shot) of features whose dimension was checked.
     pub(crate) fn scores(&self, features: &Features<'_>) -> Scores {
+        self.scores_and_halves(features, &[]).0
+    }
+
+    /// The same, and the scores of some rows by the first half of their dimensions; none where a class has several anchors, whose
+    /// scores are no sums, or where there are more rows than a pass takes.
+    pub(crate) fn scores_and_halves(&self, features: &Features<'_>, places: &[usize]) -> (Scores, Vec<f32>) {
+        let (mut halves, dim) = (Vec::new(), self.dim / 2);
         let mut scores = Scores::zeros(features.rows(), self.n_classes());
         match &self.mixture {
             Some(mixture) => mixture.scores(features.data(), self.dim, self.logit_scale, &mut scores),
-            None => kernels::products(
-                features.data(),
-                &self.prototypes,
-                self.dim,
-                self.logit_scale,
-                scores.data_mut(),
-            ),
+            None => {
+                let wanted = !places.is_empty() && features.rows() <= PASS_ROWS;
+                let leading = wanted.then(|| {
+                    halves.resize(places.len() * self.n_classes(), 0.0);
+                    Leading { places, dim, out: &mut halves }
+                });
+                let (rows, out) = (features.data(), scores.data_mut());
+                kernels::products_and(rows, &self.prototypes, self.dim, self.logit_scale, out, leading);
+            }
         }
-        scores
+        (scores, halves)
     }
 
     /// SHA-256 over prototypes, class names and logit scale: what a state belongs to.

@@ -92,9 +92,9 @@ impl Session {
         let mut answers = Answers::new(&input, head.n_classes());
         answers.keep_known = self.unknown.enabled();
         let mut weights = Scores::default();
-        for block in Blocks::new(&head, &input, self.joint()) {
+        for block in Blocks::new(&head, &input, self.joint()).comparing(self.estimator.scenes()) {
             for rows in block.parts(self.next_id) {
-                let part = block.part(rows, &mut weights);
+                let part = block.part(rows.clone(), &mut weights);
                 // Only the frozen model decides: learning must not make strangers look known.
                 let verdicts = (0..part.rows()).map(|row| self.unknown.judge(part.seen(row)));
                 let unknown = answers.take_verdicts(verdicts);
@@ -109,7 +109,7 @@ impl Session {
                     answers.push_sets(&prediction, |row, probs| sets.give(self.next_id + row as u64, probs));
                 }
                 let scenes = self.totals.scenes;
-                self.count(&batch, &prediction, &unknown);
+                self.count(&batch, &prediction, &unknown, block.halves(rows));
                 self.look_out(&part, &batch, &prediction, &mut answers.alarms);
                 self.next_id += batch.rows() as u64;
                 if self.next_id.is_multiple_of(GUARD_ROWS) {
@@ -228,12 +228,19 @@ impl Session {
         self.adapter.card().grouping == Grouping::Joint
     }
 
-    /// Notes the answers of a part, for health, estimates and guard.
-    fn count(&mut self, batch: &Batch<'_>, prediction: &Prediction, unknown: &[bool]) {
+    /// Notes the answers of a part, for health, estimates and guard. `halves` are the scores by half of the dimensions that
+    /// are known.
+    fn count<'a>(
+        &mut self,
+        batch: &Batch<'_>,
+        prediction: &Prediction,
+        unknown: &[bool],
+        halves: impl Iterator<Item = (usize, &'a [f32])>,
+    ) {
         if self.estimating {
             let answers = prediction.answers.iter().enumerate();
             let scenes = answers.filter(|(_, answer)| !answer.copy).map(|(row, _)| row);
-            self.estimator.prepare(&batch.features, scenes, &self.head);
+            self.estimator.prepare(&batch.features, scenes, halves, &self.head);
         }
         for (row, answer) in prediction.answers.iter().enumerate() {
             let frozen = &batch.frozen[row];

@@ -103,22 +103,21 @@ impl Sets {
 
     /// The set of a sample with these probabilities, the most probable class first.
     pub(crate) fn of(&self, probs: &[f32]) -> Vec<u32> {
-        let mut set = Vec::new();
-        indices_above(probs, self.threshold, &mut set);
-        set.sort_unstable_by(by_prob(probs));
-        set
+        found(probs, self.threshold)
     }
 
     /// The set of a sample, which is remembered for its label.
     pub(crate) fn give(&mut self, id: u64, probs: &[f32]) -> Vec<u32> {
-        let set = self.of(probs);
+        let found = found(probs, self.threshold.min(among_best(probs)));
+        let set: Vec<u32> =
+            found.iter().copied().take_while(|&class| probs[class as usize] >= self.threshold).collect();
         if id != self.next_id {
             self.given.clear();
         }
         if self.given.len() == REMEMBERED {
             self.given.pop_front();
         }
-        self.given.push_back(Given::new(self.threshold, probs));
+        self.given.push_back(Given::new(self.threshold, &found, probs));
         self.next_id = id + 1;
         if self.believed.len() == BELIEVED {
             self.believed.pop_front();
@@ -239,16 +238,10 @@ impl Sets {
 }
 
 impl Given {
-    fn new(threshold: f32, probs: &[f32]) -> Self {
-        let mut best = Vec::new();
-        indices_above(probs, among_best(probs), &mut best);
-        if best.len() > BEST {
-            best.select_nth_unstable_by(BEST - 1, by_prob(probs));
-            best.truncate(BEST);
-        }
-        best.sort_unstable_by(by_prob(probs));
+    /// `found` are the most probable classes in their order, at least as many as are kept.
+    fn new(threshold: f32, found: &[u32], probs: &[f32]) -> Self {
         let mut given = Self { threshold, classes: [NONE; BEST], probs: [0.0; BEST] };
-        for (place, &class) in best.iter().enumerate() {
+        for (place, &class) in found.iter().take(BEST).enumerate() {
             given.classes[place] = class;
             given.probs[place] = probs[class as usize].clamp(0.0, 1.0);
         }
@@ -265,9 +258,12 @@ impl Given {
     }
 }
 
-/// The more probable class first, the lower index first among equals.
-fn by_prob(probs: &[f32]) -> impl Fn(&u32, &u32) -> std::cmp::Ordering {
-    move |a, b| probs[*b as usize].total_cmp(&probs[*a as usize]).then(a.cmp(b))
+/// The classes with at least this probability: the more probable first, the lower index first among equals.
+fn found(probs: &[f32], least: f32) -> Vec<u32> {
+    let mut found = Vec::with_capacity(4 * BEST);
+    indices_above(probs, least, &mut found);
+    found.sort_unstable_by(|a, b| probs[*b as usize].total_cmp(&probs[*a as usize]).then(a.cmp(b)));
+    found
 }
 
 /// A probability that at least [`BEST`] classes have and hardly more, or that all have: of the largest values of some groups of

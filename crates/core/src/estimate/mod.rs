@@ -77,6 +77,11 @@ const RECENT: f64 = 512.0;
 const DENSE: u64 = 256;
 const SPARSE: u64 = 64;
 
+/// Whether the halves are compared at a scene, once not every scene is.
+pub(crate) fn is_compared(scene: u64) -> bool {
+    scene >= DENSE && scene.is_multiple_of(SPARSE)
+}
+
 /// Half-life, in scenes, of the comparison of the halves.
 const HALVES_HALF_LIFE: f64 = 4096.0;
 
@@ -310,12 +315,29 @@ impl Estimator {
     }
 
     /// Looks ahead to rows that will be taken in, of which some begin `scenes`: while every scene is compared, what the
-    /// comparisons need is computed for all of them at once.
-    pub(crate) fn prepare(&mut self, rows: &Features<'_>, scenes: impl Iterator<Item = usize>, head: &Head) {
+    /// comparisons need is computed for all of them at once; later it is `known` for those that could be foreseen.
+    pub(crate) fn prepare<'a>(
+        &mut self,
+        rows: &Features<'_>,
+        scenes: impl Iterator<Item = usize>,
+        known: impl Iterator<Item = (usize, &'a [f32])>,
+        head: &Head,
+    ) {
         self.halves.places.clear();
         if self.scenes < DENSE {
             self.halves.prepare(rows, scenes, head);
+            return;
         }
+        self.halves.ready.clear();
+        for (place, logits) in known {
+            self.halves.places.push(place);
+            self.halves.ready.extend_from_slice(logits);
+        }
+    }
+
+    /// Scenes so far.
+    pub(crate) fn scenes(&self) -> u64 {
+        self.scenes
     }
 
     /// Takes in an answer.
@@ -348,7 +370,7 @@ impl Estimator {
         self.recent.close(&ended);
         if self.scenes < DENSE {
             self.halves.compare(row.features, row.logits, row.place, head, 1.0);
-        } else if self.scenes.is_multiple_of(SPARSE) {
+        } else if is_compared(self.scenes) {
             self.halves.compare(row.features, row.logits, row.place, head, SPARSE as f64);
         }
         self.scenes += 1;

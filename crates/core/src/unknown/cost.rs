@@ -94,12 +94,12 @@ fn threshold(window: &VecDeque<[f32; 2]>, share: f64) -> f64 {
     let step = window.len().div_ceil(FIT).max(1);
     let signals: Vec<f32> = window.iter().step_by(step).map(|row| row[1]).collect();
     let mixture = Mixture::fit(&signals);
+    if mixture.strangers == 0.0 {
+        return plain_quantile(window.iter().map(|row| row[0]).collect(), share * PLAIN);
+    }
     let weighted = in_order(window, &mixture);
     let at = |share: f64| quantile(&weighted, share);
     let plain = at(share * (PLAIN + (RAISED - PLAIN) * mixture.strangers));
-    if mixture.strangers == 0.0 {
-        return plain;
-    }
     let mirrored = 2.0 * at(0.5) - at(1.0 - share);
     plain.max(mirrored.min(at(MIRRORED * share)))
 }
@@ -119,6 +119,13 @@ fn in_order(window: &VecDeque<[f32; 2]>, mixture: &Mixture) -> Vec<(f32, f64)> {
     keys.sort_unstable();
     let places = keys.into_iter().map(|key| key as u32 as usize);
     places.map(|place| (window[place][0], 1.0 - mixture.strangers * f64::from(low[place]))).collect()
+}
+
+/// [`quantile`] where every score has the same weight; the scores need no order.
+fn plain_quantile(mut scores: Vec<f32>, share: f64) -> f64 {
+    let Some(last) = scores.len().checked_sub(1) else { return f64::NEG_INFINITY };
+    let place = ((share * scores.len() as f64) as usize).min(last);
+    f64::from(*scores.select_nth_unstable_by(place, f32::total_cmp).1)
 }
 
 /// The score below which a share of the weight lies; scores are in order.

@@ -27,7 +27,17 @@ fn megabytes(what: &str) -> f64 {
     line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap() / 1024.0
 }
 
-/// A stream of 4,096 features and 100 classes, with readers and with a copy of the guard: at most 400 MB.
+/// Bytes of all files in a folder and below it.
+fn bytes_in(folder: &std::path::Path) -> u64 {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
+    let size = |entry: std::fs::DirEntry| {
+        let meta = entry.metadata().unwrap();
+        if meta.is_dir() { bytes_in(&entry.path()) } else { meta.len() }
+    };
+    entries.map(size).sum()
+}
+
+/// A stream of 4,096 features and 100 classes, with readers and with a copy of the guard: at most 400 MB, and 150 MB on disk.
 #[test]
 #[ignore = "measures the memory of its process, so it runs alone: bash crates/server/tests/further.sh wide"]
 fn wide_features_take_little_memory() {
@@ -62,6 +72,9 @@ fn wide_features_take_little_memory() {
         megabytes("VmRSS"),
         megabytes("VmHWM")
     );
+    let on_disk = bytes_in(folder.path());
+    println!("on disk, head and log included: {:.1} MB", on_disk as f64 / 1e6);
+    assert!(on_disk < 150_000_000);
     let service = Service::start(config(folder.path()));
     println!("opened again: {:.0} MB resident, at most {:.0} MB", megabytes("VmRSS"), megabytes("VmHWM"));
     assert!(megabytes("VmRSS") < 400.0);
