@@ -1,7 +1,7 @@
 //! The answer to a sample: frozen logits, prior and image evidence added up, and the probability that is emitted for it.
 //! Nothing changes here but buffers.
 
-use super::emission::sum_exp;
+use super::emission::{sum_exp, sum_exp_kept};
 use super::lump::lump_of;
 use super::scene::Scene;
 use super::{Answered, Incoming, UlTta, Work};
@@ -86,15 +86,29 @@ impl UlTta {
         let summary =
             summary_weighed(scores, &work.weights, frozen.best, &work.candidates, &mut work.posterior);
         work.posterior.iter_mut().for_each(|p| *p *= summary.prob);
-        let answered = self.emitted(row, frozen.label, scores, summary);
+        let answered = self.emitted(row, frozen.label, scores, summary, work);
         Answered { image_weight, has_image, lump: lump_of(sharp, &summary, work), ..answered }
     }
 
     /// The probabilities that go with an answer: what is emitted of it, and of the class that the frozen model would
     /// answer. `row` is the row as it came.
-    fn emitted(&self, row: Incoming<'_>, frozen_label: usize, scores: &[f32], summary: Summary) -> Answered {
+    fn emitted(
+        &self,
+        row: Incoming<'_>,
+        frozen_label: usize,
+        scores: &[f32],
+        summary: Summary,
+        work: &mut Work,
+    ) -> Answered {
         let tau = self.tau_cal() as f32;
-        let prob = if tau == 1.0 { summary.prob } else { 1.0 / sum_exp(scores, tau, summary.best) };
+        work.tempered.clear();
+        let prob = if tau == 1.0 {
+            summary.prob
+        } else if work.keep_tempered {
+            1.0 / sum_exp_kept(scores, tau, summary.best, &mut work.tempered)
+        } else {
+            1.0 / sum_exp(scores, tau, summary.best)
+        };
         let floor = self.config.advanced.floor as f32;
         let frozen_share = self.frozen_share(row, scores, &summary, tau, prob);
         let of_frozen = row.weights[summary.label] * row.frozen.prob;

@@ -23,11 +23,13 @@ impl UlTta {
     }
 
     /// Adds an answer to a prediction, whose scores are in row `place`: with them go the logarithms of the emitted
-    /// probabilities, and these themselves where they are asked for. `weights` is exp(frozen logit − best) of what was answered.
+    /// probabilities, and these themselves where they are asked for. `weights` is exp(frozen logit − best) of what was
+    /// answered; `tempered` is exp(τ_cal (score − best)) where that is known, else empty.
     pub(super) fn emit(
         &self,
         answered: &Answered,
         weights: &[f32],
+        tempered: &[f32],
         place: usize,
         prediction: &mut Prediction,
     ) {
@@ -35,22 +37,30 @@ impl UlTta {
         let row = prediction.answers.len();
         prediction.answers.push(answer);
         prediction.tau_cal.push(if prediction.calibrated.is_some() { 1.0 } else { tau });
-        let scores = prediction.scores.row(place);
+        if prediction.calibrated.is_none() && prediction.probs.is_none() {
+            return;
+        }
+        let mut computed = Vec::new();
+        if tempered.is_empty() {
+            sum_exp_kept(prediction.scores.row(place), tau, summary.best, &mut computed);
+        }
+        let tempered = if tempered.is_empty() { &computed } else { tempered };
         let floor = self.config.advanced.floor as f32;
         let adapted = (1.0 - floor) * (1.0 - frozen_share) * matched;
         let frozen = (1.0 - floor) * frozen_share * frozen_prob;
-        let even = floor / scores.len() as f32;
+        let even = floor / tempered.len() as f32;
         let emitted = inlined(
             #[inline(always)]
-            |s: f32, w: f32| adapted * exp(tau * (s - summary.best)) + frozen * w + even,
+            |tempered: f32, w: f32| adapted * tempered + frozen * w + even,
         );
         if let Some(probs) = &mut prediction.probs {
             let out = probs.row_mut(row);
             vectorised(
                 #[inline(always)]
                 || {
-                    let known = scores.iter().zip(weights);
-                    out.iter_mut().zip(known).for_each(|(o, (&s, &w))| *o = emitted(s, w));
+                    for ((o, &t), &w) in out.iter_mut().zip(tempered).zip(weights) {
+                        *o = emitted(t, w);
+                    }
                 },
             );
         }
@@ -59,8 +69,9 @@ impl UlTta {
             vectorised(
                 #[inline(always)]
                 || {
-                    let known = scores.iter().zip(weights);
-                    out.iter_mut().zip(known).for_each(|(o, (&s, &w))| *o = ln(emitted(s, w)));
+                    for ((o, &t), &w) in out.iter_mut().zip(tempered).zip(weights) {
+                        *o = ln(emitted(t, w));
+                    }
                 },
             );
         }
@@ -103,6 +114,30 @@ pub(super) fn sum_exp(row: &[f32], tau: f32, best: f32) -> f32 {
                 }
             }
             sum_lanes(lanes, tail.iter().map(|&x| exp(tau * (x - best))))
+        },
+    )
+}
+
+/// The same; exp(τ (x − best)) of each value is written to `kept`.
+pub(super) fn sum_exp_kept(row: &[f32], tau: f32, best: f32, kept: &mut Vec<f32>) -> f32 {
+    kept.resize(row.len(), 0.0);
+    vectorised(
+        #[inline(always)]
+        || {
+            let mut lanes = [0.0f32; LANES];
+            let (chunks, tail) = row.as_chunks::<LANES>();
+            let (outs, out_tail) = kept.as_chunks_mut::<LANES>();
+            for (chunk, out) in chunks.iter().zip(outs) {
+                for i in 0..LANES {
+                    out[i] = exp(tau * (chunk[i] - best));
+                    lanes[i] += out[i];
+                }
+            }
+            let tail = tail.iter().zip(out_tail).map(|(&x, out)| {
+                *out = exp(tau * (x - best));
+                *out
+            });
+            sum_lanes(lanes, tail)
         },
     )
 }

@@ -13,7 +13,7 @@ impl UlTta {
         let row = Incoming::of(batch, 0);
         let (mut answered, admitted) = self.peek(row, &mut work, prediction.scores.row_mut(0));
         answered.answer.admitted = admitted && batch.may_learn(0);
-        self.emit(&answered, work.answered_weights(&answered, batch, 0), 0, &mut prediction);
+        self.emit(&answered, work.answered_weights(&answered, batch, 0), &[], 0, &mut prediction);
 
         let mut image = vec![0.0; classes];
         for (&c, v) in work.candidates.iter().zip(&work.image) {

@@ -156,6 +156,9 @@ struct Work {
     /// A row, or the mean of its scene, with what labels add to its frozen logits; whether that is what was answered.
     corrected: Corrected,
     is_corrected: bool,
+    /// exp(τ_cal (ℓ − best)) of the sample, where all its probabilities will be read and τ_cal is not 1; else empty.
+    tempered: Vec<f32>,
+    keep_tempered: bool,
     /// exp(logit − best) of a scene's mean logits.
     scene_weights: Vec<f32>,
     /// The frozen logits times τ_pred, and exp(logit − best) of them, where τ_pred is not 1.
@@ -392,7 +395,7 @@ impl Adapter for UlTta {
             let (mut answered, admitted) =
                 self.peek(Incoming::of(batch, row), &mut work, prediction.scores.row_mut(row));
             answered.answer.admitted = admitted && batch.may_learn(row);
-            self.emit(&answered, work.answered_weights(&answered, batch, row), row, &mut prediction);
+            self.emit(&answered, work.answered_weights(&answered, batch, row), &[], row, &mut prediction);
         }
         prediction
     }
@@ -407,11 +410,13 @@ impl Adapter for UlTta {
         let kept = if batch.keep_scores { batch.rows() } else { batch.rows().min(1) };
         let mut prediction = self.prediction(batch, kept, batch.keep_scores);
         let mut work = std::mem::take(&mut self.work);
+        work.keep_tempered = batch.keep_scores || batch.keep_probs;
         for row in 0..batch.rows() {
             let place = if batch.keep_scores { row } else { 0 };
             let scores = prediction.scores.row_mut(place);
             let answered = self.take_in(batch, row, &mut work, scores);
-            self.emit(&answered, work.answered_weights(&answered, batch, row), place, &mut prediction);
+            let weights = work.answered_weights(&answered, batch, row);
+            self.emit(&answered, weights, &work.tempered, place, &mut prediction);
         }
         self.work = work;
         if !batch.keep_scores {
