@@ -10,7 +10,9 @@ import argparse
 import json
 import math
 import statistics
+import struct
 import subprocess
+import tempfile
 from pathlib import Path
 
 
@@ -61,22 +63,47 @@ def unknown(args):
         print(f"| mean | " + " | ".join(mean) + f" | {statistics.mean(aurocs):.3f} |" if aurocs else "")
 
 
+def labels_of(path):
+    """The labels of a features file."""
+    with open(path, "rb") as file:
+        header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+        start = file.tell()
+        begin, end = header["labels"]["data_offsets"]
+        file.seek(start + begin)
+        return struct.unpack(f"<{(end - begin) // 8}q", file.read(end - begin))
+
+
+def covered(args, pack, method, seed, truth, scratch):
+    """Share of the rows whose set holds their label, and the mean size."""
+    command = [args.ultta, "run", "--features", pack / "features.safetensors", "--head", pack / "head.safetensors"]
+    command += ["--method", method, "--shuffle", seed, "--label-share", 0.05, "--coverage", 0.9, "--out", scratch, "--quiet"]
+    subprocess.run([str(part) for part in command], check=True, stderr=subprocess.DEVNULL)
+    rows = [json.loads(text) for text in Path(scratch).read_text().splitlines()]
+    held = statistics.mean(truth[row["id"]] in row["set"] for row in rows)
+    return held, statistics.mean(len(row["set"]) for row in rows), len(rows)
+
+
 def sets(args):
-    data = [["--data", folder] for folder in args.data]
     seeds = args.seeds or "0-19"
-    found = run(args, "sets", "coverage = 0.9\n", "ul-tta,zero-shot", ["iid+labels:0.05:100"], seeds, data)
+    first, _, last = seeds.partition("-")
+    numbers = range(int(first), int(last or first) + 1)
     print("| pack | covered % | band | size | zero-shot's scores: covered % | size |\n|---|---|---|---|---|---|")
     everything = []
-    for pack in sorted({s["dataset"] for s, _ in found}):
-        of = lambda method: [s for s, _ in found if s["dataset"] == pack and s["method"] == method]
-        own, frozen = of("ul-tta"), of("zero-shot")
-        mean = lambda runs, key: statistics.mean(s["sets"][key] for s in runs)
-        held = mean(own, "held")
-        everything.append(held)
-        # The truth of a run is one draw of its labels: 95 % of runs, by the labelled rows.
-        reach = 1.96 * math.sqrt(0.09 / (0.05 * own[0]["n"]) / len(own) + 0.09 / own[0]["n"])
-        row = [100 * held, 100 * reach, mean(own, "size"), 100 * mean(frozen, "held"), mean(frozen, "size")]
-        print(f"| {pack} | {row[0]:.1f} | ± {row[1]:.1f} | {row[2]:.2f} | {row[3]:.1f} | {row[4]:.2f} |")
+    with tempfile.TemporaryDirectory() as folder:
+        packs = [head.parent for data in args.data for head in sorted(Path(data).glob("*/*/head.safetensors"))]
+        for pack in packs:
+            truth = labels_of(pack / "features.safetensors")
+            scratch = f"{folder}/rows.jsonl"
+            own = [covered(args, pack, "ul-tta", seed, truth, scratch) for seed in numbers]
+            frozen = [covered(args, pack, "zero-shot", seed, truth, scratch) for seed in numbers[:5]]
+            mean = lambda runs, key: statistics.mean(r[key] for r in runs)
+            everything.append(mean(own, 0))
+            # The truth of a run is one draw of its labels: 95 % of runs, by the labelled rows.
+            n = own[0][2]
+            reach = 1.96 * math.sqrt(0.09 / (0.05 * n) / len(own) + 0.09 / n)
+            row = [100 * mean(own, 0), 100 * reach, mean(own, 1), 100 * mean(frozen, 0), mean(frozen, 1)]
+            name = pack.parent.name + (f"/{pack.name}" if len(list(pack.parent.glob("*/head.safetensors"))) > 1 else "")
+            print(f"| {name} | {row[0]:.1f} | ± {row[1]:.1f} | {row[2]:.2f} | {row[3]:.1f} | {row[4]:.2f} |", flush=True)
     print(f"\nmean over packs {100 * statistics.mean(everything):.1f} %")
     pacs = []
     for folder in args.data:
@@ -90,7 +117,8 @@ def sets(args):
             step = max(1, round(1000 / size))
             stretches = [windows[i : i + step] for i in range(len(windows) - step + 1)]
             least.append(min(sum(w["set_held"] * w["n"] for w in s) / sum(w["n"] for w in s) for s in stretches))
-        print(f"PACS, domain after domain, {len(found)} seeds: least coverage of 1,000 samples in a row "
+        rows = sum(w["n"] for w in found[0][1])
+        print(f"PACS, domain after domain, {rows} rows, {len(found)} seeds: least coverage of 1,000 samples in a row "
               f"{100 * min(least):.1f} % (median of seeds {100 * statistics.median(least):.1f} %)")
 
 

@@ -18,10 +18,13 @@ use crate::{Error, Result, State};
 const PROMISED: u64 = 20;
 
 /// How far a label moves the share of misses that is allowed.
-const STEP: f64 = 0.02;
+const STEP: f64 = 0.03;
 
 /// Scores of labelled samples that are kept.
-const LABELLED: usize = 500;
+const LABELLED: usize = 200;
+
+/// Most of them that a state may hold: earlier builds kept more.
+const LABELLED_IN_STATE: usize = 500;
 
 /// Scores by the probabilities themselves that are kept.
 const BELIEVED: usize = 256;
@@ -166,7 +169,8 @@ impl Sets {
         scores.extend(self.believed.iter().map(|&score| (score, belief)));
         scores.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
         let all: f64 = scores.iter().map(|(_, weight)| weight).sum();
-        let wanted = (1.0 - self.level) * (all + 1.0);
+        // The sample at hand is one more label, as far as labels decide.
+        let wanted = (1.0 - self.level) * (all + self.labelled.len() as f64 / all.max(1.0));
         let mut below = 0.0;
         let quantile = scores.iter().find(|(_, weight)| {
             below += weight;
@@ -222,7 +226,9 @@ impl Sets {
             }
             Ok(values.iter().copied().collect())
         };
-        let (labelled, believed) = (scores("sets.labelled", LABELLED)?, scores("sets.believed", BELIEVED)?);
+        let mut labelled = scores("sets.labelled", LABELLED_IN_STATE)?;
+        labelled.drain(..labelled.len().saturating_sub(LABELLED));
+        let believed = scores("sets.believed", BELIEVED)?;
         let [next_id, labels, held] = state.counts("sets.counts")?;
         let level = state.within::<f64>("sets.level", 3, -1.0..=1e9)?;
         if next_id < n as u64 || held > labels || level[0] > 2.0 || !(0.0..=2.0).contains(&level[2]) {

@@ -18,8 +18,9 @@ trap cleanup EXIT
 serve() { # name, further flags: starts a server with a small simulated stream; sets $url
   rm -rf "$scratch/data-$1" "$scratch/address"
   touch "$scratch/address"
-  python3 "$here/further/small_head.py" "$scratch/head.safetensors" "$scratch/features.npy" "$scratch/labels.json"
-  ULTTA_LOG=warn "$ultta" serve --head "$scratch/head.safetensors" --data-dir "$scratch/data-$1" --port 0 "${@:2}" > "$scratch/address" 2>> "$scratch/server.log" &
+  python3 "$here/further/small_head.py" "$scratch/head.safetensors" "$scratch/features.npy" "$scratch/labels.json" ${stream:-}
+  # The signal that comes with files beyond a limit is ignored, as if the disk were full.
+  ULTTA_LOG=warn bash -c "trap '' XFSZ; ${limit:-:}; exec \"\$0\" \"\$@\"" "$ultta" serve --head "$scratch/head.safetensors" --data-dir "$scratch/data-$1" --port 0 "${@:2}" > "$scratch/address" 2>> "$scratch/server.log" &
   server=$!
   for _ in $(seq 100); do grep -q listening "$scratch/address" && break; sleep 0.1; done
   url="http://$(sed -n 's/listening on //p' "$scratch/address")"
@@ -57,21 +58,57 @@ triton() { # the Open Inference Protocol, with a client library of its own
   cleanup; server=""
 }
 
+look() { # script, what: the page of the server at hand in a browser
+  NODE_PATH="$scratch/node_modules" SHOTS="$scratch/screenshots" FEATURES="$scratch/features.npy" LABELS="$scratch/labels.json" TOKEN="$ULTTA_TOKEN_ADMIN" \
+    SERVER="$server" node "$here/further/$1.js" "$url" "${@:2}"
+}
+again() { # name: the server of before on the same data
+  : > "$scratch/address"
+  ULTTA_LOG=off "$ultta" serve --head "$scratch/head.safetensors" --data-dir "$scratch/data-$1" --port 0 > "$scratch/address" 2>> "$scratch/server.log" &
+  server=$!
+  for _ in $(seq 100); do grep -q listening "$scratch/address" && break; sleep 0.1; done
+  url="http://$(sed -n 's/listening on //p' "$scratch/address")"
+}
 page() { # the dashboard in a browser: every verdict by real traffic, real clicks, no console errors, screenshots to look at
   [ -x "${CHROMIUM:-/usr/bin/chromium}" ] || apt-get install -y -q chromium
   [ -d "$scratch/node_modules/playwright-core" ] || npm install --silent --prefix "$scratch" playwright-core
-  ULTTA_TOKEN_ADMIN=an-admin-token-for-the-page serve page
-  NODE_PATH="$scratch/node_modules" SHOTS="$scratch/screenshots" FEATURES="$scratch/features.npy" LABELS="$scratch/labels.json" TOKEN=an-admin-token-for-the-page node "$here/further/page.js" "$url"
+  export ULTTA_TOKEN_ADMIN=an-admin-token-for-the-page
+  serve page
+  look page
   cleanup; server=""
   # one of the two streams is broken on the disk: the page shows it beside the other
   echo broken > "$(ls -d "$scratch"/data-page/streams/yard*)/head.safetensors"
-  touch "$scratch/again"
-  ULTTA_TOKEN_ADMIN=an-admin-token-for-the-page ULTTA_LOG=off "$ultta" serve --head "$scratch/head.safetensors" --data-dir "$scratch/data-page" --port 0 > "$scratch/again" 2>> "$scratch/server.log" &
-  server=$!
-  for _ in $(seq 100); do grep -q listening "$scratch/again" && break; sleep 0.1; done
-  url="http://$(sed -n 's/listening on //p' "$scratch/again")"
-  DAMAGED=1 NODE_PATH="$scratch/node_modules" SHOTS="$scratch/screenshots" FEATURES="$scratch/features.npy" LABELS="$scratch/labels.json" TOKEN=an-admin-token-for-the-page node "$here/further/page.js" "$url"
+  again page
+  look verdicts damaged
   cleanup; server=""
+  # a byte of a record that was on the disk is another one now
+  serve lost --durability sync
+  for _ in 1 2 3; do ULTTA_TOKEN="$ULTTA_TOKEN_ADMIN" "$ultta" client --url "$url" classify "$scratch/features.npy" > /dev/null; done
+  kill -9 "$server"; wait "$server" 2>/dev/null || true; server=""
+  python3 - "$scratch"/data-lost/streams/default/*.wal <<'PYTHON'
+import sys
+with open(sys.argv[1], "r+b") as log:
+    log.seek(0, 2)
+    middle = log.tell() // 2
+    log.seek(middle)
+    byte = log.read(1)[0]
+    log.seek(middle)
+    log.write(bytes([byte ^ 1]))
+PYTHON
+  again lost
+  look verdicts lost
+  cleanup; server=""
+  printf '[server.alarms]\nsilent_seconds = 3.0\n' > "$scratch/silent.toml"
+  serve silent --config "$scratch/silent.toml"
+  look verdicts silent
+  cleanup; server=""
+  limit="ulimit -S -f 60" serve full
+  look verdicts full
+  cleanup; server=""
+  stream=treacherous serve collapse --config "$here/further/reckless.toml"
+  look verdicts collapse
+  cleanup; server=""
+  unset ULTTA_TOKEN_ADMIN
 }
 
 fuzz() { cargo fuzz --version > /dev/null 2>&1 || cargo install --quiet cargo-fuzz; python3 fuzz/fuzz.py "${SECONDS_:-60}" body; }

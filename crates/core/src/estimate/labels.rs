@@ -7,9 +7,9 @@
 //! ```
 //!
 //! It is valid whatever p is, if the labelled answers are a fair draw; the weight w is chosen for the least variance, so that
-//! probabilities that tell nothing are not used. The variance of mean(y − w p) is summed over scenes. The estimate without
-//! labels joins in with the weight of its own variance; if both disagree by more than their intervals explain, the one
-//! without labels gives way.
+//! probabilities that tell nothing are not used. The variance of mean(y − w p) is summed over scenes. Answers behind the newest
+//! labelled one may be right more often or less, by the systematic deviation. The estimate without labels joins in with
+//! the weight of its own variance; if both disagree by more than their intervals explain, the one without labels gives way.
 
 use std::collections::VecDeque;
 
@@ -25,8 +25,11 @@ const NONE: u32 = u32::MAX;
 /// Labels that the choice w = 1 is worth, times the usual variance of probabilities.
 const WEIGHT_HOLD: f64 = 0.25;
 
-/// Labels that the usual variance of y − w p is worth, and that variance.
-const VARIANCE_HOLD: (f64, f64) = (4.0, 0.2);
+/// Labels that the usual variance of y − w p is worth, and that variance: as if two more labels were wrong and two right.
+const VARIANCE_HOLD: (f64, f64) = (4.0, 0.5);
+
+/// Share of a squared disagreement that counts against the estimate without labels.
+const GIVES_WAY: f64 = 0.25;
 
 /// An answer that a label may come for.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -71,6 +74,8 @@ pub(super) struct Labels {
     /// Id behind the newest answer.
     next_id: u64,
     taken: u64,
+    /// Id behind the newest answer that has a label.
+    labelled_to: u64,
     /// Scenes with labels, but for the last one.
     whole: [Sums; 2],
     recent: [Sums; 2],
@@ -105,6 +110,7 @@ impl Labels {
         }
         let (named, probs, scene) = (answer.named, answer.probs, answer.scene);
         answer.named = [NONE; 2];
+        self.labelled_to = self.labelled_to.max(id + 1);
         if self.last.labels > 0.0 && self.last.scene != scene {
             let ended = std::mem::take(&mut self.last);
             ended.add_to(&mut self.whole, 1.0);
@@ -140,7 +146,9 @@ impl Labels {
             weight = fade(scenes - self.last.scene.min(scenes), super::RECENT);
         }
         self.last.add_to(&mut sums, weight);
-        rectified(&sums[side], mean, rows)
+        let (told, variance) = rectified(&sums[side], mean, rows)?;
+        let late = (self.next_id.saturating_sub(self.labelled_to) as f64 / rows.max(1.0)).min(1.0);
+        Some((told, variance + (late * super::SYSTEMATIC[side]).powi(2)))
     }
 
     /// Bytes that the answers take when all are there.
@@ -157,6 +165,7 @@ impl Labels {
         state.put("estimate.answers.scenes", &answers().map(|a| a.scene).collect::<Vec<_>>());
         let last = &self.last;
         state.put("estimate.labels.counts", &[self.next_id, self.taken, self.faded_to, last.scene]);
+        state.put("estimate.labels.to", &[self.labelled_to]);
         let [y, y0] = last.right;
         let [p, p0] = last.probs;
         state.put("estimate.labels.last", &[last.labels, y, y0, p, p0]);
@@ -183,6 +192,9 @@ impl Labels {
         self.answers =
             (0..n).map(|i| Remembered { named: named[i], probs: probs[i], scene: scenes[i] }).collect();
         (self.next_id, self.taken, self.faded_to) = (next_id, taken, faded_to);
+        // States of earlier builds do not tell.
+        [self.labelled_to] =
+            if state.has("estimate.labels.to") { state.counts("estimate.labels.to")? } else { [next_id] };
         self.last = Cluster {
             scene: last_scene,
             labels: last[0],
@@ -197,9 +209,10 @@ impl Labels {
 /// An estimate without labels and one with them, each with its variance, in one.
 pub(super) fn joined(free: (f64, f64), told: Option<(f64, f64)>) -> (f64, f64) {
     let Some((told, variance)) = told else { return free };
-    let own = free.1.max((free.0 - told).powi(2) - variance);
-    let both = own + variance;
-    ((free.0 * variance + told * own) / both, own * variance / both)
+    let own = free.1.max(GIVES_WAY * (free.0 - told).powi(2) - variance);
+    let weight = variance / (own + variance);
+    let moved = weight * (free.0 - told);
+    (told + moved, own * weight + moved * moved)
 }
 
 fn fade(scenes: u64, half_life: f64) -> f64 {

@@ -91,17 +91,19 @@ const REST: f32 = 0.7;
 /// Where the correction's inputs are centred, and their scale: overlap, agreement, share of early scenes.
 const CENTRES: [(f64, f64); 3] = [(0.5, 0.25), (0.5, 0.25), (0.4, 0.3)];
 
-/// The correction of the mean probability: constant, linear terms, then products of the inputs in order
-/// (00, 01, 02, 11, 12, 22). Fitted by `docs/estimate.py`.
-const CORRECTION: [f64; 10] =
-    [-0.0029, -0.0484, 0.0731, 0.0231, 0.0819, -0.0442, -0.0105, -0.0385, -0.006, -0.0042];
+/// The correction of the mean probability: constant, overlap, agreement, early; overlap², overlap · agreement, agreement².
+/// Fitted by `docs/estimate.py`.
+const CORRECTION: [f64; 7] = [0.0144, -0.018, 0.0409, 0.0154, 0.0491, -0.0539, -0.0111];
 
-/// An accuracy is no higher than this much plus twice the agreement of the halves: answers on which the halves never agree
-/// say nothing of the image.
-const CAP: f64 = 0.5;
+/// An accuracy is no higher than this much plus agreement and overlap of the halves: answers on which the halves never
+/// agree say nothing of the image.
+const CAP: f64 = 0.45;
 
-/// Systematic standard deviation of the frozen and of the adapted estimate. Fitted by `docs/estimate.py`.
-const SYSTEMATIC: [f64; 2] = [0.0725, 0.0725];
+/// In fewer dimensions a half knows too little for a correction.
+const MIN_DIM: usize = 64;
+
+/// Systematic standard deviation of the adapted and of the frozen estimate. Fitted by `docs/estimate.py`.
+const SYSTEMATIC: [f64; 2] = [0.062, 0.048];
 
 /// One answer, as the estimator is shown it.
 pub(crate) struct Answered<'a> {
@@ -181,6 +183,8 @@ struct Halves {
     named: [Vec<f64>; 2],
     /// Agreement by chance: Σ_c share of the first · share of the second.
     chance: f64,
+    /// Whether the halves have dimensions enough.
+    large: bool,
     /// Buffers: rows, or one of which one half is 0; the logits of the two halves.
     rows: Vec<f32>,
     logits: [Vec<f32>; 2],
@@ -198,6 +202,7 @@ impl Halves {
             agree: 0.0,
             named,
             chance: 0.0,
+            large: false,
             rows: Vec::new(),
             logits: Default::default(),
             places: Vec::new(),
@@ -222,6 +227,7 @@ impl Halves {
     fn compare(&mut self, z: &[f32], logits: &[f32], place: usize, head: &Head, weight: f64) {
         let (dim, scale) = (head.dim(), head.logit_scale());
         let half = dim / 2;
+        self.large = dim >= MIN_DIM;
         let [first, second] = &mut self.logits;
         first.clear();
         match self.places.binary_search(&place) {
@@ -413,7 +419,7 @@ impl Estimator {
     fn label_free(&self, sums: &Sums) -> [f64; 2] {
         let [adapted, frozen] = sums.prob.map(|p| p / sums.rows);
         let Some((overlap, agreement)) = self.halves.reading() else { return [adapted, frozen] };
-        let corrected = corrected(frozen, [overlap, agreement, sums.early / sums.rows]);
+        let corrected = corrected(frozen, [overlap, agreement, sums.early / sums.rows], self.halves.large);
         let moved = logistic(log_odds(corrected) + log_odds(adapted) - log_odds(frozen));
         [moved, corrected]
     }
@@ -508,19 +514,13 @@ impl Estimator {
 /// The largest sum that a file may hold.
 const MOST: f64 = 1e18;
 
-/// The mean probability of the frozen answers, corrected by what the halves tell.
-fn corrected(mean: f64, inputs: [f64; 3]) -> f64 {
-    let x: [f64; 3] = std::array::from_fn(|i| (inputs[i] - CENTRES[i].0) / CENTRES[i].1);
-    let b = CORRECTION;
-    let linear = b[1] * x[0] + b[2] * x[1] + b[3] * x[2];
-    let products = b[4] * x[0] * x[0]
-        + b[5] * x[0] * x[1]
-        + b[6] * x[0] * x[2]
-        + b[7] * x[1] * x[1]
-        + b[8] * x[1] * x[2]
-        + b[9] * x[2] * x[2];
-    let most = (CAP + 2.0 * inputs[1]).min(0.995);
-    (mean + b[0] + linear + products).clamp(0.02, most.max(0.02))
+/// The mean probability of the frozen answers, corrected by what the halves tell; only capped where they are small.
+fn corrected(mean: f64, inputs: [f64; 3], large: bool) -> f64 {
+    let [o, a, e]: [f64; 3] = std::array::from_fn(|i| (inputs[i] - CENTRES[i].0) / CENTRES[i].1);
+    let terms = [1.0, o, a, e, o * o, o * a, a * a];
+    let correction: f64 = CORRECTION.iter().zip(terms).map(|(b, x)| b * x).sum();
+    let most = (CAP + inputs[0] + inputs[1]).min(0.995);
+    (mean.min(most) + if large { correction } else { 0.0 }).clamp(0.02, most)
 }
 
 fn log_odds(p: f64) -> f64 {
@@ -576,10 +576,13 @@ mod tests {
 
     #[test]
     fn answers_that_say_nothing_of_the_image_are_not_believed() {
-        assert!(corrected(0.99, [0.9, 0.0, 0.1]) <= CAP);
+        for large in [false, true] {
+            assert!(corrected(0.99, [0.05, 0.0, 0.1], large) <= CAP + 0.05);
+            assert_eq!(corrected(0.01, [0.0, 0.0, 0.1], false), 0.02);
+        }
         for mean in [0.2, 0.5, 0.9] {
-            let better = corrected(mean, [0.6, 0.8, 0.1]);
-            assert!(better > corrected(mean, [0.6, 0.3, 0.1]), "{mean}: more agreement, more accuracy");
+            let better = corrected(mean, [0.4, 0.8, 0.1], true);
+            assert!(better > corrected(mean, [0.4, 0.3, 0.1], true), "{mean}: more agreement, more accuracy");
         }
     }
 }

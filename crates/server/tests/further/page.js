@@ -1,20 +1,6 @@
 // The dashboard in headless Chromium: real clicks, no console errors, screenshots.
 //   SHOTS=folder FEATURES=features.npy LABELS=labels.json TOKEN=… node page.js URL
-const { chromium } = require("playwright-core");
-const fs = require("fs");
-const assert = require("assert");
-const url = process.argv[2], shots = process.env.SHOTS, token = process.env.TOKEN;
-fs.mkdirSync(shots, { recursive: true });
-const file = fs.readFileSync(process.env.FEATURES);
-const start = 10 + file.readUInt16LE(8), dim = 16;
-const row = i => Array.from({ length: dim }, (_, k) => file.readFloatLE(start + 4 * (i * dim + k)));
-const truth = JSON.parse(fs.readFileSync(process.env.LABELS, "utf8"));
-const post = async (path, body) => {
-  const headers = { "content-type": "application/json", authorization: "Bearer " + token };
-  const response = await fetch(url + path, { method: "POST", headers, body: JSON.stringify(body) });
-  assert(response.ok, path + ": " + response.status + " " + (await response.clone().text()));
-  return response.json();
-};
+const { assert, launch, level: shown, post, row, send, shots, truth, url } = require("./browser.js");
 (async () => {
   // Some seconds of traffic with labels, so that there is something to see.
   const traffic = async (from, seconds) => {
@@ -24,36 +10,15 @@ const post = async (path, body) => {
       await new Promise(done => setTimeout(done, 100));
     }
   };
-  const browser = await chromium.launch({ executablePath: process.env.CHROMIUM || "/usr/bin/chromium", args: ["--no-sandbox"] });
-  const problems = [], foreign = [];
-  const open = async options => {
-    const context = await browser.newContext(options);
-    await context.addInitScript(t => sessionStorage.setItem("token", t), token);
-    const page = await context.newPage();
-    page.on("console", message => { if (["error", "warning"].includes(message.type())) problems.push(message.text()); });
-    page.on("pageerror", error => problems.push(String(error)));
-    page.on("request", request => { if (!/^(data|blob):/.test(request.url()) && !request.url().startsWith(url)) foreign.push(request.url()); });
-    page.on("dialog", dialog => dialog.accept());
-    await page.goto(url + "/");
-    await page.waitForSelector("#verdict .word, #streams .act");
-    return page;
-  };
-  const level = async (wanted, reason) => page.waitForFunction(([w, r]) => document.querySelector("#verdict").className === w && new RegExp(r).test(document.querySelector("#verdict").textContent), [wanted, reason], { timeout: 20000 });
-  const send = async rows => { for (let i = 0; i < rows.length; i += 50) await post("/v1/streams/default/classify", { features: rows.slice(i, i + 50), normalize: true }); };
+  const { browser, problems, foreign, open } = await launch();
+  const level = (wanted, reason) => shown(page, wanted, reason);
   const page = await open({ viewport: { width: 1280, height: 900 } });
-  if (process.env.DAMAGED) {
-    // a stream that could not be opened is in plain sight, and the others are served
-    await page.waitForFunction(() => /could not be opened/.test(document.querySelector("#streams .act").textContent));
-    await page.screenshot({ path: shots + "/damaged.png", fullPage: true });
-    assert.match(await page.textContent("#c-rate"), /samples were seen before/);
-    await browser.close();
-    console.log("page: a damaged stream is in plain sight");
-    return;
-  }
-  // every verdict by real traffic: nothing yet, well, watch, act, and well again
+  // verdicts by real traffic: nothing yet, too little, well, watch, act, and well again (`verdicts.js` has the others)
   await level("watch", "No row has arrived");
   await page.screenshot({ path: shots + "/verdict-empty.png" });
-  await traffic(0, 8);
+  await traffic(0, 1);
+  await level("well", "too few to notice a change");
+  await traffic(200, 7);
   await level("well", "nothing has changed");
   await page.screenshot({ path: shots + "/verdict-well.png" });
   await page.waitForSelector("#c-agree svg");
