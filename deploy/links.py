@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks the documents: every page of docs/ is in the contents of the site, every link to a file or a heading leads there.
+"""Checks the documents: every page of docs/ is in the contents of the site, every link to a file or a heading leads there, and
+none leads out of the site.
 
 Needs Python alone: `python3 deploy/links.py`.
 """
@@ -38,6 +39,8 @@ def problems(root: Path) -> list[str]:
             place = path.relative_to(root)
             if not goal.exists():
                 found.append(f"{place}: {target} leads nowhere")
+            elif path.parent == docs and docs not in goal.parents:
+                found.append(f"{place}: {target} leads out of docs/, and so out of the site")
             elif heading and heading not in anchors(goal.read_text()):
                 found.append(f"{place}: {target}: there is no such heading")
     listed = set(LINK.findall((docs / "SUMMARY.md").read_text()))

@@ -497,7 +497,12 @@ impl Client {
     }
 
     fn read(&self, result: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> anyhow::Result<Vec<u8>> {
-        let mut response = result.with_context(|| format!("no answer from {}", self.url))?;
+        let mut response = result.with_context(|| {
+            format!(
+                "no answer from {}; is `ultta serve` running there? (--url and ULTTA_URL name another address)",
+                self.url
+            )
+        })?;
         let status = response.status();
         let bytes = response.body_mut().with_config().limit(1 << 30).read_to_vec()?;
         if status.is_success() {

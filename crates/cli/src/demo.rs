@@ -42,6 +42,11 @@ pub struct Args {
 
 /// What is run side by side. The first is the baseline.
 const METHODS: [&str; 3] = ["zero-shot", "ul-tta:paper", "ul-tta"];
+/// What they are, and what is counted.
+const LEGEND: [&str; 2] = [
+    "zero-shot: the frozen model; ul-tta: what ultta does unless told otherwise; ul-tta:paper: the published algorithm.",
+    "top-1: right answers; ECE: how far stated probabilities are from the share of right answers (0 is best).",
+];
 /// Their colours in the report, and their marks and colours in the terminal.
 const COLOURS: [usize; 3] = [0, 2, 1];
 const MARKS: [(char, &str); 3] = [('·', "90"), ('×', "33"), ('●', "36")];
@@ -225,7 +230,7 @@ impl Demo {
 
     fn print(&self, out: &mut impl Write, colour: bool) -> anyhow::Result<()> {
         writeln!(out, "Simulated data: {}.", self.what())?;
-        writeln!(out, "Nothing here is a measurement on real images; run your own with `ultta run`.")?;
+        writeln!(out, "Nothing here is a measurement on real images; yours go through `ultta classify`.")?;
         writeln!(out)?;
         for (i, phase) in self.phases.iter().enumerate() {
             writeln!(out, "  {}. {:<16} {}", i + 1, phase.name, phase.about)?;
@@ -242,6 +247,9 @@ impl Demo {
                 write!(out, "{:>18}", track.metrics_text(span))?;
             }
             writeln!(out)?;
+        }
+        for line in LEGEND {
+            writeln!(out, "{line}")?;
         }
         for (title, curve) in [
             ("Top-1 over the stream (%)", Track::top1_curve as fn(&Track) -> Vec<(f64, f64)>),
@@ -333,7 +341,7 @@ impl Demo {
         for (i, phase) in self.phases.iter().enumerate() {
             page = page.text(&format!("{}. {}: {}.", i + 1, phase.name, phase.about));
         }
-        page = page.section("Results").table(&table);
+        page = page.section("Results").table(&table).text(&LEGEND.join(" "));
         for event in self.guard_events() {
             page = page.text(&format!("{event}."));
         }

@@ -8,8 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use ultta::{Features, Head};
 use ultta_encode::decode::Limits;
 use ultta_encode::prompts::{self, Classes, Templates};
-use ultta_encode::tiny::{self, shapes::SHAPES};
-use ultta_encode::{Encoder, pipeline, source};
+use ultta_encode::{Encoder, pipeline, source, tiny};
 use ultta_formats::shown;
 
 use crate::failure::usage;
@@ -43,17 +42,7 @@ impl EncoderArgs {
             // An error means that the pool is running already: in tests, or under Python.
             let _ = rayon::ThreadPoolBuilder::new().num_threads(threads as usize).build_global();
         }
-        let bar = if quiet { ProgressBar::hidden() } else { ProgressBar::new(0) };
-        let style =
-            ProgressStyle::with_template("{msg} {bar:30} {bytes}/{total_bytes}, {bytes_per_sec}, {eta} left");
-        bar.set_style(style.expect("the template is valid"));
-        let opened = ultta_encode::encoder::open_with(&self.model, &mut |progress| {
-            bar.set_message(progress.file.to_string());
-            bar.set_length(progress.total);
-            bar.set_position(progress.done);
-        });
-        bar.finish_and_clear();
-        Ok(opened?)
+        Ok(open(&self.model, quiet)?)
     }
 
     /// How pictures go through it.
@@ -66,6 +55,21 @@ impl EncoderArgs {
             ..defaults
         }
     }
+}
+
+/// Opens a model; a download shows its progress.
+pub fn open(model: &str, quiet: bool) -> ultta_encode::Result<Box<dyn Encoder>> {
+    let bar = if quiet { ProgressBar::hidden() } else { ProgressBar::new(0) };
+    let style =
+        ProgressStyle::with_template("{msg} {bar:30} {bytes}/{total_bytes}, {bytes_per_sec}, {eta} left");
+    bar.set_style(style.expect("the template is valid"));
+    let opened = ultta_encode::encoder::open_with(model, &mut |progress| {
+        bar.set_message(progress.file.to_string());
+        bar.set_length(progress.total);
+        bar.set_position(progress.done);
+    });
+    bar.finish_and_clear();
+    opened
 }
 
 /// Which classes, and how they become a head.
@@ -163,11 +167,6 @@ pub fn warn_of_another(head: &Head, path: &Path, encoder: &dyn Encoder) {
     }
 }
 
-/// Whether the tiny model has learnt a word.
-fn knows(name: &str) -> bool {
-    SHAPES.contains(&prompts::readable(&name.to_lowercase()).trim())
-}
-
 /// Builds a head of class names with a progress bar.
 pub fn build_head(
     encoder: &dyn Encoder,
@@ -176,15 +175,8 @@ pub fn build_head(
     cached: bool,
     quiet: bool,
 ) -> anyhow::Result<Head> {
-    if encoder.name() == tiny::NAME {
-        let strangers: Vec<&str> =
-            classes.names.iter().map(String::as_str).filter(|n| !knows(n)).take(3).collect();
-        if !strangers.is_empty() {
-            let (strangers, known) = (shown(&strangers.join(", ")), SHAPES.join(", "));
-            eprintln!(
-                "warning: the tiny model knows ten shapes ({known}), not {strangers}: its answers mean nothing"
-            );
-        }
+    if let Some(words) = tiny::warning(encoder.name(), &classes.names) {
+        eprintln!("warning: {}", shown(&words));
     }
     let bar = if quiet { ProgressBar::hidden() } else { progress_bar(0) };
     let cache = prompts::head_cache().filter(|_| cached);

@@ -98,6 +98,11 @@ enum Command {
     Man(man::Args),
 }
 
+/// Opens an encoder by name or folder, for the Python package; a download shows its progress on a terminal.
+pub fn open_encoder(model: &str) -> ultta_encode::Result<Box<dyn ultta_encode::Encoder>> {
+    encoder::open(model, false)
+}
+
 /// Runs the command line on these arguments, the program's name first. Wrong usage ends the process, as help does.
 pub fn main_from(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let done = match Cli::parse_from(args).command {

@@ -71,7 +71,7 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     let shipped = tiny::config();
     writeln!(
         std::io::stdout(),
-        "{:<20}{:<44}{:>6}{:>6}{:>7} M{:>7} MB  in the program; knows ten drawn shapes",
+        "{:<20}{:<54}{:>6}{:>6}{:>7} M{:>7} MB  in the program; knows ten drawn shapes",
         tiny::NAME,
         "–",
         shipped.preprocess.size,

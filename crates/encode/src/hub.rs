@@ -125,11 +125,15 @@ impl Hub {
 
     /// What to do without a connection, or with one that does not work.
     fn by_other_means(&self, model: &str) -> String {
+        // A name that is not known may be mistyped.
+        let known = models::KNOWN.iter().any(|known| known.hub.eq_ignore_ascii_case(model));
+        let names = if known { String::new() } else { models::advice(model) + "; " };
         format!(
-            "where there is a connection, get {HF_CONFIG}, {HF_PREPROCESS}, tokenizer.json (SigLIP only) and \
-             model.safetensors (or pytorch_model.bin) from {}/{model}/tree/main, put them into one folder, and give that \
-             folder as --model; or copy the whole {} from a machine that has it to {}; a mirror is named in HF_ENDPOINT, \
-             a proxy in HTTPS_PROXY; `--model tiny` needs no download",
+            "{names}where there is a connection, get {HF_CONFIG}, {HF_PREPROCESS}, tokenizer.json (SigLIP only) and \
+             model.safetensors (or pytorch_model.bin), or {OPEN_CLIP_CONFIG} and open_clip_model.safetensors (or \
+             open_clip_pytorch_model.bin), whichever are there, from {}/{model}/tree/main, put them into one folder, and \
+             give that folder as the model (--model FOLDER); or copy the whole {} from a machine that has it to {}; a \
+             mirror is named in HF_ENDPOINT, a proxy in HTTPS_PROXY; the model `tiny` needs no download",
             self.endpoint,
             self.folder(model).file_name().unwrap_or_default().to_string_lossy(),
             shown(&self.folder(model))
@@ -149,7 +153,7 @@ impl Hub {
         let open_clip = from.file(OPEN_CLIP_CONFIG, progress)?;
         let Some(config) = hf.as_ref().or(open_clip.as_ref()) else {
             let reason = format!("{model} has neither {HF_CONFIG} nor {OPEN_CLIP_CONFIG}: not a CLIP model?");
-            return Err(Error::hub(format!("{reason} {}", models::advice(model))));
+            return Err(Error::hub(reason));
         };
         let folder = config.parent().unwrap_or(Path::new(".")).to_owned();
         for optional in [HF_PREPROCESS, "tokenizer.json"] {
@@ -235,8 +239,7 @@ impl Remote<'_> {
             match status {
                 StatusCode::NOT_FOUND => return Ok(None),
                 StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-                    let reason = "no such model, or it needs an access token (HF_TOKEN)";
-                    return Err(format!("{status}: {reason}; {}", models::advice(self.model)));
+                    return Err(format!("{status}: no such model, or it needs an access token (HF_TOKEN)"));
                 }
                 _ if status.is_client_error() || status.is_server_error() => return Err(status.to_string()),
                 _ => {}

@@ -1,7 +1,7 @@
 //! Errors of the core as Python exceptions: the core's own words, then what the caller can do about it.
 
 use pyo3::PyErr;
-use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::exceptions::{PyConnectionError, PyOSError, PyValueError};
 use ultta::Error;
 
 /// `OSError` for files that cannot be read or written, `ValueError` for everything else the caller handed over.
@@ -32,13 +32,33 @@ fn counted(n: usize, noun: &str) -> String {
 fn advised(error: Error, normalize: Option<bool>) -> PyErr {
     let words = format!("{error}{}", advice(error.root(), normalize));
     match error {
-        // With an error number, Python chooses the fitting subclass, FileNotFoundError and the like.
-        Error::Io { source, .. } => match source.raw_os_error().or(missing(&source)) {
-            Some(number) => PyOSError::new_err((number, words)),
-            None => PyOSError::new_err(words),
-        },
+        Error::Io { source, .. } => os_error(&source, words),
         _ => PyValueError::new_err(words),
     }
+}
+
+/// With an error number, Python chooses the fitting subclass, FileNotFoundError and the like.
+fn os_error(source: &std::io::Error, words: String) -> PyErr {
+    match source.raw_os_error().or(missing(source)) {
+        Some(number) => PyOSError::new_err((number, words)),
+        None => PyOSError::new_err(words),
+    }
+}
+
+/// Errors on the way from pictures and names to features: `ConnectionError` if the hub did not give a model.
+pub fn raise_encoding(error: ultta_encode::Error) -> PyErr {
+    let words = error.to_string();
+    match error {
+        ultta_encode::Error::Core(error) => raise(error),
+        ultta_encode::Error::Io { source, .. } => os_error(&source, words),
+        ultta_encode::Error::Hub { .. } => PyConnectionError::new_err(words),
+        _ => PyValueError::new_err(words),
+    }
+}
+
+/// An error of one picture, with its name in front.
+pub fn raise_encoding_of(picture: &str, error: ultta_encode::Error) -> PyErr {
+    PyValueError::new_err(format!("{picture}: {error}"))
 }
 
 /// What the caller can do. `normalize` is what was passed as such, if the call has it.

@@ -9,6 +9,7 @@ mod array;
 mod block;
 mod cli;
 mod config;
+mod encoder;
 mod error;
 mod eval;
 mod head;
@@ -29,6 +30,8 @@ mod _ultta {
     use crate::cli::_main;
     #[pymodule_export]
     use crate::config::{default_config, methods};
+    #[pymodule_export]
+    use crate::encoder::Encoder;
     #[pymodule_export]
     use crate::eval::{
         _adaptive_ece, _aurc, _check_rows, _detection, _evaluate, _find_packs, _quality, _reliability,

@@ -3,6 +3,7 @@ requests that they make are answered. (Shell commands are parsed by `crates/cli/
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import subprocess
@@ -10,12 +11,13 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import ultta
-from conftest import unit
+from conftest import simulate, unit
 
 DOCS = Path(__file__).parents[3] / "docs"
 ULTTA = [sys.executable, "-m", "ultta"]
@@ -97,11 +99,55 @@ def test_requests_as_the_page_on_the_service_makes_them(
     assert len(capsys.readouterr().out.splitlines()) == 3
 
 
-@pytest.mark.parametrize("page", ["gradient.md", "service.md"])
-def test_settings_are_toml(page: str) -> None:
-    tomllib = pytest.importorskip("tomllib")
+@pytest.mark.parametrize("page", ["alarms.md", "fleet.md", "service.md"])
+def test_settings_of_the_service_are_taken(page: str, tmp_path: Path) -> None:
+    """Every key of a TOML block: one that is none is refused. Then the head is missing, and nothing starts."""
     for block in blocks(page, "toml"):
-        assert tomllib.loads(block)
+        block = re.sub(r"^mqtt = .*\n", "", block, flags=re.M)  # the wheel is built without
+        (tmp_path / "service.toml").write_text(block)
+        command = [*ULTTA, "serve", "--config", tmp_path / "service.toml", "--data-dir", tmp_path, "--port", "0"]
+        done = subprocess.run([*command, "--head", tmp_path / "no-head"], capture_output=True, text=True)
+        assert done.returncode == 2 and "no-head" in done.stderr and "service.toml" not in done.stderr, done.stderr
+
+
+def test_settings_of_methods_that_change_the_encoder_are_taken(tmp_path: Path) -> None:
+    (block,) = blocks("gradient.md", "toml")
+    (tmp_path / "methods.toml").write_text(block)
+    subprocess.run([*ULTTA, "demo", "--pictures", "shapes"], cwd=tmp_path, check=True, capture_output=True)
+    methods = ",".join(re.findall(r'^\[method\."?([\w+]+)"?\]', block, flags=re.M))
+    command = [*ULTTA, "eval", "--images", "shapes", "--model", "tiny", "--methods", methods, "--config", "methods.toml"]
+    done = subprocess.run([*command, "--protocols", "iid", "--json"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0 and methods == "tent,ttt++", done.stderr
+
+
+def test_the_exported_layer_as_the_page_on_operating_uses_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    stream = simulate()
+    session = ultta.Session(stream.head)
+    session.step(stream.features)
+    session.export("head.npz")
+
+    def softmax(scores: np.ndarray) -> np.ndarray:
+        shares = np.exp(scores - scores.max(axis=1, keepdims=True))
+        return shares / shares.sum(axis=1, keepdims=True)
+
+    names: dict[str, Any] = {"np": np, "z": stream.features, "softmax": softmax}
+    (program,) = blocks("operating.md", "python")
+    exec(compile(program, "docs/operating.md", "exec"), names)
+    step = session.predict(stream.features)
+    assert np.mean(names["label"] == step.labels) > 0.99
+    assert np.abs(names["adapted"].max(axis=1) - step.prob).mean() < 0.1
+
+
+def test_every_python_block_of_every_page_is_python() -> None:
+    """Those that need Ray, Spark, PyTorch or a download are not run here; what they call is there."""
+    for page in [*DOCS.glob("*.md"), *DOCS.parent.glob("*.md")]:
+        for block in re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.S | re.M):
+            tree = ast.parse(block, page.name)
+            for node in ast.walk(tree):
+                # `ultta.Session` and the like; modules of extras are not imported.
+                if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "ultta":
+                    assert node.attr in dir(ultta), f"{page.name}: ultta.{node.attr}"
 
 
 def test_no_block_is_of_a_language_that_nothing_tests() -> None:

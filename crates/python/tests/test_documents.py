@@ -26,7 +26,7 @@ def test_docstrings_of_modules(name: str) -> None:
     assert failed == 0
 
 
-@pytest.mark.parametrize("name", ["Head", "Session", "State", "Step", "ZeroShot", "Health"])
+@pytest.mark.parametrize("name", ["Encoder", "Head", "Session", "State", "Step", "ZeroShot", "Health"])
 def test_docstrings_of_compiled_classes(name: str) -> None:
     owner = getattr(ultta, name)
     assert owner.__doc__
@@ -50,6 +50,44 @@ def test_the_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     for cell in cells:
         if "torch" not in cell and "open_clip" not in cell:
             exec(compile(cell, "docs/python.md", "exec"), names)
+
+
+#: The packs that the README and the FAQ speak of as nine streams.
+NINE = (
+    "caltech62 cifar10 dtd47-exemplar flowers102-exemplar imagenet6k pacs-art_painting pacs-cartoon pets24 ucf101-exemplar"
+).split()
+
+
+def test_figures_of_the_front_pages_are_those_of_the_pages_they_link_to() -> None:
+    """What the README and the FAQ quote, beside `docs/harm.md` and `docs/results.md`, which commands make."""
+    readme, faq, harm, results = ((ROOT / name).read_text() for name in ("README.md", "docs/faq.md", "docs/harm.md", "docs/results.md"))
+
+    def lost(what: str) -> tuple[str, str, str]:
+        """How many cells lose, of how many, and by how much at worst."""
+        count, cells, worst = re.search(rf"\*\*{what}\*\*: (\d+) of (\d+) cells lose .*?\): [^;]*? [+-]([\d.]+)[;.]", harm).groups()  # type: ignore[union-attr]
+        return count, cells, worst
+
+    (top1, cells, worst), (ece, _, _) = lost("Top-1, points"), lost("ECE, points")
+    assert f"{top1} of {cells} cells lose top-1 (the worst {worst} points), {ece} calibration" in " ".join(readme.split())
+
+    table = harm.split("## Top-1, points")[1].split("\n## ")[0]
+    header, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line.startswith("|")]
+    change = {row[0]: {pack: cell for pack, cell in zip(header[1:], row[1:])} for row in rows}
+
+    def gain(protocol: str) -> float:
+        return float(np.mean([float(change[protocol][pack].rstrip("▼")) for pack in NINE]))
+
+    shown = re.search(r"^\| nine streams.*?\|(.*)\|$", readme, flags=re.M).group(1)  # type: ignore[union-attr]
+    gains = [float(after) - float(before) for before, after in re.findall(r"([\d.]+) → ([\d.]+)", shown)]
+    np.testing.assert_allclose(gains, [gain(name) for name in ("iid", "sorted", "partial:0.2")], atol=0.15)
+    (told,) = re.findall(r"\+([\d.]+) points on the\s+mean of nine streams", faq)
+    assert float(told) == pytest.approx(gain("iid"), abs=0.06)
+
+    columns = [line for line in results.splitlines() if line.startswith("| method | iid")][0].split("|")
+    ours = [line for line in results.splitlines() if line.startswith("| ul-tta |")][0].replace("*", "").split("|")
+    mean, nll, error = (float(ours[columns.index(name)]) for name in (" mean ", " NLL ", " ECE "))
+    quoted = f"(+{mean:.1f} points), NLL ({nll:+.2f}) and ECE ({error:+.1f} points)".replace("-", "−")
+    assert quoted in " ".join(readme.split())
 
 
 def test_types_are_complete_and_strict() -> None:

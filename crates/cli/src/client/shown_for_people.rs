@@ -19,9 +19,10 @@ pub fn list(list: &Value, out: &mut impl Write) -> std::io::Result<()> {
             "{:<24}{:<18}{:>8}{:>6}{:>12}  {}",
             text(&stream["name"]),
             text(&stream["method"]),
-            stream["classes"],
-            stream["dim"],
-            status["health"]["seen"],
+            // A JSON value takes no notice of a column's width, its text does.
+            stream["classes"].to_string(),
+            stream["dim"].to_string(),
+            status["health"]["seen"].to_string(),
             shown(&learning)
         )?;
     }

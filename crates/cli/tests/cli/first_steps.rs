@@ -108,6 +108,14 @@ fn a_row_of_the_wrong_length_is_told_so_before_its_norm() {
     assert!(text.contains("feature dimension: expected 8, got 3") && !text.contains("norm"), "{text}");
 }
 
+#[test]
+fn a_client_without_a_server_is_told_what_to_start() {
+    for command in ["status", "list"] {
+        let words = ["no answer from http://127.0.0.1:1;", "`ultta serve`", "ULTTA_URL", "refused"];
+        ultta(&["client", "--url", "http://127.0.0.1:1", command]).failure(1, &words);
+    }
+}
+
 /// `ultta classify` with an environment that leads to the hub in its own way.
 fn classify(place: &Path, model: &str, environment: &[(&str, &str)]) -> Outcome {
     std::fs::write(place.join("a.png"), "").unwrap();

@@ -25,6 +25,41 @@ fn zero_shot_on_real_packs_is_as_published() {
 
 #[test]
 #[cfg_attr(not(shared_data), ignore = "needs ../shared/data")]
+fn the_doctor_tells_which_head_belongs_to_which_features() {
+    let data = root().join("../shared/data");
+    let doctor = |features: &str, head: &str| {
+        let file = |pack: &str, name: &str| {
+            let folder = std::fs::read_dir(data.join(pack)).unwrap().next().unwrap().unwrap().path();
+            folder.join(name).to_str().unwrap().to_string()
+        };
+        let (features, head) = (file(features, "features.safetensors"), file(head, "head.safetensors"));
+        ultta(&["doctor", "--features", &features, "--head", &head])
+    };
+    let packs = ["caltech62", "cifar10", "pacs-cartoon", "pets24"];
+    for pack in packs {
+        let told = doctor(pack, pack).success();
+        assert!(told.stdout.contains("zero-shot top-1") && !told.stdout.contains("WRONG"), "{}", told.stdout);
+    }
+    // Heads of other classes: no talk of labels that are moved, nor of an accuracy that is fine.
+    for (features, head) in [("pets24", "caltech62"), ("cifar10", "pets24"), ("pets24", "cifar10")] {
+        let told = doctor(features, head);
+        let text = &told.stdout;
+        assert!(
+            told.code == 2 && text.contains("these do not belong together"),
+            "{features}, {head}: {text}"
+        );
+        assert!(
+            !text.contains("moved by") && !text.contains("ok    zero-shot top-1"),
+            "{features}, {head}: {text}"
+        );
+    }
+    // Looking at a part of the rows is said.
+    let told = doctor("imagenet6k", "imagenet6k").success().stdout;
+    assert!(told.contains("cosines and answers are those of 2000 rows, spread over 6000"), "{told}");
+}
+
+#[test]
+#[cfg_attr(not(shared_data), ignore = "needs ../shared/data")]
 fn the_collapse_guard_speaks_up() {
     let folder = root().join("../shared/data/imagenet6k/clip-vit-b32");
     let file = |name: &str| folder.join(name).to_str().unwrap().to_string();

@@ -345,6 +345,11 @@ fn rust_http_and_the_command_line_give_the_same_answers() {
     client(&["clone", "candidate", "--shadow", "--preset", "paper"]);
     let list = client(&["list"]);
     assert!(list.contains("candidate") && list.contains("shadow of default"), "{list}");
+    let line = list.lines().find(|line| line.starts_with("default ")).unwrap();
+    let columns: Vec<&str> = line.split_whitespace().collect();
+    let read = ultta::Head::load(&head).unwrap();
+    let sizes = [read.n_classes(), read.dim(), 500].map(|n| n.to_string());
+    assert_eq!(columns[2..5], sizes, "{list}");
     assert_eq!(
         serde_json::from_str::<Value>(&client(&["list", "--json"])).unwrap()["streams"]
             .as_array()

@@ -12,6 +12,7 @@ use ultta_formats::tensors::{self, NewTensor};
 use ultta_formats::{Dtype, Problem, numbers};
 
 use crate::config::{BlockConfig, ModelConfig, Preprocess, TextConfig, TokenKind, VisionConfig, VisionPool};
+use crate::prompts::readable;
 use crate::weights::Tensors;
 use crate::{Activation, Error, Result};
 
@@ -47,6 +48,17 @@ pub fn config() -> ModelConfig {
         preprocess: Preprocess::openai(shapes::SIZE),
         tokens: TokenKind::Clip,
     }
+}
+
+/// What to tell someone who asks the model for classes that it has not learnt; nothing where another model is asked.
+pub fn warning(model: &str, classes: &[String]) -> Option<String> {
+    let knows = |name: &str| shapes::SHAPES.contains(&readable(&name.to_lowercase()).as_str());
+    let strangers: Vec<&str> = classes.iter().map(String::as_str).filter(|n| !knows(n)).take(3).collect();
+    if model != NAME || strangers.is_empty() {
+        return None;
+    }
+    let (strangers, known) = (strangers.join(", "), shapes::SHAPES.join(", "));
+    Some(format!("the tiny model knows ten shapes ({known}), not {strangers}: its answers mean nothing"))
 }
 
 /// The weights that ship with the program.

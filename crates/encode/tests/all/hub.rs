@@ -162,6 +162,8 @@ fn what_cannot_be_had_says_why() {
     let by_other_means = [
         "config.json",
         "model.safetensors",
+        "open_clip_config.json",
+        "open_clip_model.safetensors",
         "--model",
         "models--someone--tiny-clip",
         "HF_ENDPOINT",
@@ -176,6 +178,12 @@ fn what_cannot_be_had_says_why() {
         }
     }
     assert!(nowhere.contains("http://no-such-host.invalid/someone/tiny-clip/tree/main"), "{nowhere}");
+    // A name of the hub's kind that is none of the known ones: the nearest; one that is known: none.
+    let closed = hub("http://127.0.0.1:1", cache.path().into(), false);
+    let mistyped = error(&closed, "openai/clip-vit-base-patch61");
+    assert!(mistyped.contains("did you mean openai/clip-vit-base-patch16?"), "{mistyped}");
+    let known = error(&closed, "openai/clip-vit-base-patch16");
+    assert!(!known.contains("did you mean") && !known.contains("`ultta models`"), "{known}");
     for name in ["no-such-folder", "a/b/c", "../x", "a/.."] {
         let message = error(&hub("http://127.0.0.1:1", cache.path().into(), false), name);
         assert!(message.contains("owner/name") && message.contains("`ultta models`"), "{message}");

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from . import metrics
 from ._evaluate import Evaluation, evaluate
 from ._ultta import (
+    Encoder,
     Estimate,
     Head,
     Health,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from .sklearn import ZeroShotClassifier
 
 __all__ = [
+    "Encoder",
     "Estimate",
     "Evaluation",
     "Head",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from collections.abc import Iterator
+from typing import Any, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +54,43 @@ def vector(what: str, dtype: str, values: Any) -> NDArray[Any]:
     if not fits and not (array.dtype.kind == "u" and wanted.kind == "i"):
         raise ValueError(f"{what}: expected {dtype} values, got {array.dtype}")
     return np.ascontiguousarray(np.atleast_1d(array), dtype=wanted)
+
+
+def pictures(given: Any) -> Iterator[Union[str, bytes, NDArray[np.uint8]]]:
+    """One picture or several, each as a path, the bytes of a file, or rows × columns × RGB.
+
+    >>> [type(one).__name__ for one in pictures(["cat.jpg", b"bytes of a file", np.zeros((4, 4, 3), np.uint8)])]
+    ['str', 'bytes', 'ndarray']
+    >>> list(pictures(np.zeros((4, 4))))
+    Traceback (most recent call last):
+    ...
+    ValueError: picture: expected rows × columns × 3 (RGB) of uint8, got 4 × 4 of float64
+    """
+    one = isinstance(given, (str, os.PathLike, bytes, bytearray, memoryview)) or hasattr(given, "getbands")
+    if one or (isinstance(given, np.ndarray) and given.ndim < 4):
+        return iter([_picture(given)])
+    try:
+        return map(_picture, given)
+    except TypeError:
+        return iter([_picture(given)])
+
+
+def _picture(given: Any) -> Union[str, bytes, NDArray[np.uint8]]:
+    if isinstance(given, (str, os.PathLike)):
+        return os.fsdecode(given)
+    if isinstance(given, (bytes, bytearray, memoryview)):
+        return bytes(given)
+    if hasattr(given, "getbands"):  # a PIL image
+        given = given.convert("RGB")
+    elif not hasattr(given, "__array__"):
+        raise TypeError(
+            f"picture: expected a path, the bytes of a file, an array or a PIL image, got {type(given).__name__}"
+        )
+    array = np.asarray(given)
+    if array.ndim != 3 or array.shape[2] != 3 or array.size == 0 or array.dtype != np.uint8:
+        shape = " × ".join(map(str, array.shape))
+        raise ValueError(f"picture: expected rows × columns × 3 (RGB) of uint8, got {shape} of {array.dtype}")
+    return np.ascontiguousarray(array)
 
 
 def _array(what: str, values: Any) -> NDArray[Any]:
