@@ -499,7 +499,7 @@ mod tests {
         );
         assert_eq!(
             told("gate.keeep", "1"),
-            "config: method.ul_tta.gate.keeep: unknown field `keeep`, expected one of `enabled`, `keep`, `warm_up`; \
+            "config: method.ul_tta.gate.keeep: unknown field `keeep`, expected `keep` or `warm_up`; \
              did you mean `keep`?"
         );
         assert!(told("keep", "0.5").ends_with("; did you mean `gate.keep`?"), "{}", told("keep", "0.5"));
