@@ -26,6 +26,9 @@ session = ultta.Session(head)
 step = session.step(np.array([[0.8, 0.6, 0.0], [0.0, 0.6, 0.8]]))
 assert step.names == ["cat", "owl"], step.names
 assert pickle.loads(pickle.dumps(step)).names == step.names
+encoder = ultta.Encoder("tiny")
+pictures = [np.zeros((40, 30, 3), np.uint8)]
+assert ultta.Session(encoder.head(["circle", "star"])).step(encoder.encode(pictures)).probs.shape == (1, 2)
 print("module:", ultta.__version__, ultta.__file__)
 END
 clean ultta --version

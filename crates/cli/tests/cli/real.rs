@@ -53,6 +53,9 @@ fn the_doctor_tells_which_head_belongs_to_which_features() {
             "{features}, {head}: {text}"
         );
     }
+    // The rows that are looked at are spread over the file, whose classes come one after another.
+    let told = doctor("pets24", "caltech62").stdout;
+    assert!(told.contains("the labels name 24 classes, the head has 62"), "{told}");
     // Looking at a part of the rows is said.
     let told = doctor("imagenet6k", "imagenet6k").success().stdout;
     assert!(told.contains("cosines and answers are those of 2000 rows, spread over 6000"), "{told}");
