@@ -31,7 +31,7 @@ pub const LABELLED_ROWS: usize = 16;
 
 /// Rows that go through the adapter at once: their logits and exponentials are still in the cache when the adapter
 /// reads them.
-pub(crate) const PART_ROWS: usize = 32;
+pub(crate) const PART_ROWS: usize = 8;
 
 /// The collapse guard looks whenever the number of samples is a multiple of this. A part ends there, so that the
 /// guard acts at the same sample however the rows are grouped.

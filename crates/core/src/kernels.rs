@@ -460,14 +460,18 @@ pub(crate) fn indices_above(values: &[f32], floor: f32, out: &mut Vec<u32>) {
             let Above(values, floor, out) = self;
             let (heads, tail) = S::as_simd_f32s(values);
             let least = simd.splat_f32s(floor);
+            // Every index is written, and the next one over it unless it was a hit: hits cannot be foreseen.
             let mut keep = inlined(
                 #[inline(always)]
                 |from: usize, to: usize| {
+                    let start = out.len();
+                    out.resize(start + to - from, 0);
+                    let (slots, mut hits) = (&mut out[start..], 0);
                     for (i, &value) in values[from..to].iter().enumerate() {
-                        if value >= floor {
-                            out.push((from + i) as u32);
-                        }
+                        slots[hits] = (from + i) as u32;
+                        hits += usize::from(value >= floor);
                     }
+                    out.truncate(start + hits);
                 },
             );
             // Whole chunks without a hit are skipped, and then whole vectors.

@@ -268,7 +268,11 @@ impl Given {
 fn found(probs: &[f32], least: f32) -> Vec<u32> {
     let mut found = Vec::with_capacity(4 * BEST);
     indices_above(probs, least, &mut found);
-    found.sort_unstable_by(|a, b| probs[*b as usize].total_cmp(&probs[*a as usize]).then(a.cmp(b)));
+    // Probabilities are not negative, so their bits are in their order; turned over, the larger ones come first.
+    let key = |&class: &u32| u64::from(!probs[class as usize].to_bits()) << 32 | u64::from(class);
+    let mut keys: Vec<u64> = found.iter().map(key).collect();
+    keys.sort_unstable();
+    found.iter_mut().zip(keys).for_each(|(class, key)| *class = key as u32);
     found
 }
 
@@ -276,7 +280,7 @@ fn found(probs: &[f32], least: f32) -> Vec<u32> {
 /// classes the [`BEST`]th.
 fn among_best(probs: &[f32]) -> f32 {
     const GROUPS: usize = 4 * BEST;
-    let mut most = [f32::NEG_INFINITY; GROUPS];
+    let mut most = [0.0f32; GROUPS];
     let (chunks, tail) = probs.as_chunks::<GROUPS>();
     vectorised(
         #[inline(always)]
@@ -289,7 +293,8 @@ fn among_best(probs: &[f32]) -> f32 {
         },
     );
     most.iter_mut().zip(tail).for_each(|(most, &prob)| *most = most.max(prob));
-    *most.select_nth_unstable_by(BEST - 1, |a, b| b.total_cmp(a)).1
+    let mut bits = most.map(f32::to_bits);
+    f32::from_bits(*bits.select_nth_unstable(GROUPS - BEST).1)
 }
 
 /// A class drawn by its probability; the id decides the draw.
