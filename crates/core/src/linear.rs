@@ -209,6 +209,38 @@ pub(crate) fn solve<T: Real>(factor: &[T], dim: usize, columns: &mut [T]) {
     }
 }
 
+/// [`solve`] for one column, which is not worth packing. Its sums have an order of their own.
+pub(crate) fn solve_one(factor: &[f64], dim: usize, x: &mut [f64]) {
+    const LANES: usize = 8;
+    let column = |k: usize| &factor[k * dim + k..(k + 1) * dim];
+    vectorised(
+        #[inline(always)]
+        || {
+            for k in 0..dim {
+                let (own, below) = x[k..dim].split_at_mut(1);
+                own[0] /= column(k)[0];
+                for (b, l) in below.iter_mut().zip(&column(k)[1..]) {
+                    *b -= l * own[0];
+                }
+            }
+            for k in (0..dim).rev() {
+                let (l, below) = (&column(k)[1..], &x[k + 1..dim]);
+                let ((l, l_rest), (x_parts, x_rest)) = (l.as_chunks::<LANES>(), below.as_chunks::<LANES>());
+                let mut sums = [0.0; LANES];
+                for (l, x) in l.iter().zip(x_parts) {
+                    for lane in 0..LANES {
+                        sums[lane] += l[lane] * x[lane];
+                    }
+                }
+                let mut sum = 0.0;
+                sums.iter().for_each(|s| sum += s);
+                l_rest.iter().zip(x_rest).for_each(|(l, x)| sum += l * x);
+                x[k] = (x[k] - sum) / column(k)[0];
+            }
+        },
+    );
+}
+
 /// Solves with one triangle on the diagonal. `at(k, r)` is how often unknown k counts in equation r. Returns the solved
 /// rows, each with its value of every column.
 fn within_block<T: Real>(
@@ -475,6 +507,9 @@ mod tests {
                 let mut solved = right.clone();
                 solve(&factor, dim, &mut solved);
                 assert!(residual(&solved) < 1e-10, "dim {dim}, {count} columns: {}", residual(&solved));
+                let mut solved = right.clone();
+                solved.chunks_mut(dim).for_each(|column| solve_one(&factor, dim, column));
+                assert!(residual(&solved) < 1e-10, "dim {dim}, one by one: {}", residual(&solved));
 
                 let mut factor: Vec<f32> = matrix.iter().map(|&v| v as f32).collect();
                 cholesky(&mut factor, dim).expect("positive definite");

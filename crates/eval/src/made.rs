@@ -9,6 +9,9 @@ pub struct Made {
     pub command: String,
     /// Version of the program.
     pub version: String,
+    /// When the program's file was written, in UTC: two builds of one version differ by it. Empty in older runs.
+    #[serde(default)]
+    pub built: String,
     /// When it was done, in UTC.
     pub date: String,
     /// Processor, cores, system.
@@ -23,18 +26,25 @@ impl Made {
         let program = args.next().unwrap_or_default();
         let program = std::path::Path::new(&program).file_stem().map(|s| s.to_string_lossy().into_owned());
         let command: Vec<String> = program.into_iter().chain(args.map(quoted)).collect();
-        let seconds = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         Self {
             command: command.join(" "),
             version: env!("CARGO_PKG_VERSION").into(),
-            date: utc(seconds.map_or(0, |d| d.as_secs())),
+            built: built(),
+            date: utc(std::time::SystemTime::now()),
             machine: machine(),
         }
     }
 }
 
+/// When the file of this program was written; empty where that is not known.
+fn built() -> String {
+    let written = std::env::current_exe().and_then(|path| path.metadata()?.modified());
+    written.map(utc).unwrap_or_default()
+}
+
 /// `2026-01-31 08:05 UTC`.
-fn utc(seconds: u64) -> String {
+fn utc(time: std::time::SystemTime) -> String {
+    let seconds = time.duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs());
     // Days since 1970-01-01 to a date of the Gregorian calendar, in eras of 400 years that begin in March.
     let (days, rest) = ((seconds / 86_400) as i64 + 719_468, seconds % 86_400);
     let (era, day) = (days / 146_097, days % 146_097);
@@ -66,9 +76,10 @@ mod tests {
             (1_709_164_799, "2024-02-28 23:59 UTC"),
             (4_107_542_400, "2100-03-01 00:00 UTC"),
         ] {
-            assert_eq!(utc(seconds), date);
+            assert_eq!(utc(std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds)), date);
         }
         let made = Made::now();
         assert!(made.date.as_str() > "2025" && !made.command.is_empty() && made.machine.contains("cores"));
+        assert!(made.built.as_str() > "2025" && made.built <= made.date, "{made:?}");
     }
 }

@@ -15,7 +15,7 @@ use crate::refused::{Refused, Why};
 pub use crate::run::Ran;
 use crate::run_folder::{self, RunFolder};
 use crate::stream::{NO_STRANGERS, strangers};
-use crate::summary::Run;
+use crate::summary::{Made, Run};
 
 /// What is to be run.
 pub struct Plan {
@@ -81,6 +81,8 @@ pub struct Outcome {
     pub runs: Vec<Run>,
     /// How many of the runs had been made before.
     pub reused: usize,
+    /// How many of those by another build of the program: what it does may have changed since.
+    pub other_build: usize,
     /// What could not be run, and why.
     pub skipped: Vec<String>,
     /// The refusals that are cells of the tables.
@@ -162,8 +164,12 @@ impl Plan {
         refused.extend(slow);
         let skipped = told(skipped, &refused);
         let done: Vec<(Run, bool)> = done.into_iter().flatten().collect();
-        let reused = done.iter().filter(|(_, fresh)| !fresh).count();
-        Ok(Outcome { runs: done.into_iter().map(|(run, _)| run).collect(), reused, skipped, refused })
+        let before = || done.iter().filter(|(_, fresh)| !fresh).map(|(run, _)| run);
+        let own = Made::now().built;
+        let other = |run: &&Run| run.made.as_ref().is_none_or(|made| made.built != own);
+        let (reused, other_build) = (before().count(), before().filter(other).count());
+        let runs = done.into_iter().map(|(run, _)| run).collect();
+        Ok(Outcome { runs, reused, other_build, skipped, refused })
     }
 
     /// A run, and whether it was made just now; `None` if it was given up.
@@ -330,6 +336,22 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn runs_of_another_build_are_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let plan = plan(folder.path(), &[Made::named("sea")], &["iid"]);
+        let first = plan.run(&()).unwrap();
+        assert_eq!((first.runs.len(), first.reused, first.other_build), (2, 0, 0));
+        let cell = run_folder::cell(&plan.out, "iid", &first.runs[0].summary.dataset, "tda");
+        let made = cell.join("seed-0/made.json");
+        let mut old: crate::made::Made =
+            serde_json::from_str(&std::fs::read_to_string(&made).unwrap()).unwrap();
+        old.built = "2000-01-01 00:00 UTC".into();
+        std::fs::write(&made, serde_json::to_string(&old).unwrap()).unwrap();
+        let again = plan.run(&()).unwrap();
+        assert_eq!((again.reused, again.other_build), (2, 1));
     }
 
     #[test]

@@ -147,7 +147,7 @@ impl Adapt {
             self.gaussian = self.precision.discriminant(&self.means);
             self.factorised_at = self.changes;
         } else {
-            self.gaussian.refresh(&self.precision, &[class], &self.means);
+            self.gaussian.refresh(&self.precision, class, &self.means[class * dim..][..dim]);
         }
         self.vote = self.bank.vote(z);
         true
@@ -360,6 +360,7 @@ impl Adapter for Adapt {
         self.bank.save(&mut state);
         state.put("means", &self.means);
         state.put("factor", self.precision.factor());
+        state.put("slopes", self.gaussian.slopes());
         state.put("vote", &self.vote);
         state.put("changes", &[self.changes, self.factorised_at]);
         state
@@ -374,8 +375,9 @@ impl Adapter for Adapt {
         let means = state.within::<f64>("means", self.means.len(), -2.0..=2.0)?.to_vec();
         let vote = state.within::<f64>("vote", self.vote.len(), -1e9..=1e9)?.to_vec();
         let factor = state.get_n::<f64>("factor", self.precision.factor().len())?.to_vec();
+        let slopes = state.within::<f64>("slopes", means.len(), -1e15..=1e15)?.to_vec();
         self.precision = self.precision.with_factor(factor);
-        self.gaussian = self.precision.discriminant(&means);
+        self.gaussian = Discriminant::with_slopes(slopes, &means, self.head.dim());
         (self.bank, self.means, self.vote) = (bank, means, vote);
         (self.changes, self.factorised_at) = (changes, factorised_at);
         Ok(())

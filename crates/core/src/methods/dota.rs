@@ -33,14 +33,18 @@ use crate::adapter::{
     Adapter, Batch, Card, ClassDrift, Grouping, Growth, Observed, Prediction, Readout, Vitals,
 };
 use crate::config::in_range;
+use crate::kernels::accumulate;
 use crate::scores::softmax_f64;
 use crate::{Error, Head, Result, Scores, State};
 
 /// Smaller probabilities teach nothing.
 const NEGLIGIBLE: f64 = 1e-4;
 
-/// Rows that may wait to enter the covariances.
-const MOST_PENDING: usize = 4096;
+/// Rows that may wait to enter the covariances, per class: a pass over a covariance costs as much as some rows.
+const MOST_PENDING: usize = 16;
+
+/// Columns of the covariances that are added up at a time: they stay in a cache.
+const COLUMNS: usize = 32;
 
 /// Every coordinate of a mean at the start.
 const FLAT: f64 = 1e-3;
@@ -101,16 +105,12 @@ impl DotaConfig {
         )?;
         let means = if self.flat_start { vec![FLAT; classes * dim] } else { math::widen(head.prototypes()) };
         let precision = Precision::diagonal(dim, self.sigma, 1.0);
-        let mut pooled = vec![0.0; triangle::len(dim)];
-        (0..dim).for_each(|i| pooled[triangle::column(dim, i).start] = self.sigma);
         Ok(Dota {
             counts: vec![1.0; classes],
             gaussian: precision.discriminant(&means),
             precision,
             means,
             sums: vec![None; classes],
-            folded: vec![1.0; classes],
-            pooled,
             pending: Vec::new(),
             pending_class: Vec::new(),
             seen: 0,
@@ -121,13 +121,11 @@ impl DotaConfig {
     }
 }
 
-/// The covariances, their mean and its factor, means and slopes.
+/// The covariances, the rows that wait (twice while they are added up), the mean of all and its factor, means and slopes.
 fn bytes(classes: usize, dim: usize, _samples: u64) -> u64 {
     let (classes, dim) = (classes as u64, dim as u64);
-    let triangle = dim * (dim + 1) / 2;
-    4 * (classes * triangle + MOST_PENDING as u64 * (dim + 1))
-        + 8 * (triangle + dim * dim)
-        + 16 * classes * (dim + 1)
+    let (triangle, waiting) = (dim * (dim + 1) / 2, MOST_PENDING as u64 * classes);
+    4 * (classes * triangle + waiting * (2 * dim + 1)) + 16 * (dim * dim + classes * (dim + 1))
 }
 
 /// The method's card.
@@ -158,10 +156,6 @@ pub(crate) struct Dota {
     means: Vec<f64>,
     /// n_c Σ_c without the rows that wait, a packed triangle for each class that was taught; the others are at σ I.
     sums: Vec<Option<Vec<f32>>>,
-    /// n_c when its Σ_c last entered `pooled`.
-    folded: Vec<f64>,
-    /// mean_c Σ_c without the rows that wait, a packed triangle.
-    pooled: Vec<f64>,
     /// √p_c (z − μ_c) of the rows that wait, and their classes.
     pending: Vec<f32>,
     pending_class: Vec<u32>,
@@ -232,55 +226,68 @@ impl Dota {
         }
         if inverts {
             self.invert();
-        } else if self.pending_class.len() >= MOST_PENDING {
+        }
+        if self.pending_class.len() >= MOST_PENDING * self.counts.len() {
             self.fold();
         }
     }
 
-    /// The rows that wait enter the covariances of their classes, and those the pooled one.
+    /// The rows that wait enter the covariances of their classes.
     fn fold(&mut self) {
-        let (classes, dim) = (self.counts.len(), self.head.dim());
+        let dim = self.head.dim();
         let mut of_class: Vec<(u32, usize)> = self.pending_class.iter().copied().zip(0..).collect();
         of_class.sort_unstable();
         let mut rows = Vec::new();
         for group in of_class.chunk_by(|a, b| a.0 == b.0) {
-            let class = group[0].0 as usize;
             rows.clear();
             group.iter().for_each(|&(_, i)| rows.extend_from_slice(&self.pending[i * dim..][..dim]));
             let (sigma, len) = (self.config.sigma as f32, triangle::len(dim));
-            let sum = self.sums[class].get_or_insert_with(|| {
+            let sum = self.sums[group[0].0 as usize].get_or_insert_with(|| {
                 let mut start = vec![0.0; len];
                 (0..dim).for_each(|i| start[triangle::column(dim, i).start] = sigma);
                 start
             });
-            let (before, now) =
-                (1.0 / (classes as f64 * self.folded[class]), 1.0 / (classes as f64 * self.counts[class]));
-            let pooled = &mut self.pooled;
             triangle::outer_products(&rows, dim, |column, product| {
-                let at = triangle::column(dim, column);
-                for ((sum, pooled), product) in sum[at.clone()].iter_mut().zip(&mut pooled[at]).zip(product) {
-                    *pooled -= before * *sum as f64;
-                    *sum += product;
-                    *pooled += now * *sum as f64;
-                }
+                sum[triangle::column(dim, column)].iter_mut().zip(product).for_each(|(s, v)| *s += v);
             });
-            self.folded[class] = self.counts[class];
         }
         self.pending.clear();
         self.pending_class.clear();
     }
 
-    fn invert(&mut self) {
-        self.fold();
-        let dim = self.head.dim();
-        let epsilon = self.config.epsilon;
-        let mut matrix = vec![0.0; dim * dim];
-        for column in 0..dim {
-            let from = &self.pooled[triangle::column(dim, column)];
-            let into = &mut matrix[column * dim + column..(column + 1) * dim];
-            into.iter_mut().zip(from).for_each(|(m, v)| *m = (1.0 - epsilon) * v);
-            into[0] += epsilon;
+    /// mean_c Σ_c, the lower triangle.
+    fn pooled(&self) -> Vec<f64> {
+        let (classes, dim) = (self.counts.len(), self.head.dim());
+        let weight = |class: usize| 1.0 / (classes as f64 * self.counts[class]);
+        let mut pooled = vec![0.0; dim * dim];
+        // σ I, where it is not within a sum.
+        let start: f64 = (0..classes).filter(|&c| self.sums[c].is_none()).map(weight).sum();
+        (0..dim).for_each(|i| pooled[i * dim + i] = start * self.config.sigma);
+        for first in (0..dim).step_by(COLUMNS) {
+            let sums = self.sums.iter().enumerate().filter_map(|(class, sum)| Some((class, sum.as_ref()?)));
+            for (class, sum) in sums {
+                for column in first..(first + COLUMNS).min(dim) {
+                    let into = &mut pooled[column * dim + column..(column + 1) * dim];
+                    accumulate(into, weight(class), &sum[triangle::column(dim, column)]);
+                }
+            }
         }
+        let mut waiting = self.pending.clone();
+        for (row, &class) in waiting.chunks_mut(dim).zip(&self.pending_class) {
+            let root = weight(class as usize).sqrt() as f32;
+            row.iter_mut().for_each(|v| *v *= root);
+        }
+        triangle::outer_products(&waiting, dim, |column, product| {
+            accumulate(&mut pooled[column * dim + column..(column + 1) * dim], 1.0, product);
+        });
+        pooled
+    }
+
+    fn invert(&mut self) {
+        let (dim, epsilon) = (self.head.dim(), self.config.epsilon);
+        let mut matrix = self.pooled();
+        matrix.iter_mut().for_each(|v| *v *= 1.0 - epsilon);
+        (0..dim).for_each(|i| matrix[i * dim + i] += epsilon);
         self.precision = Precision::of(matrix, dim, 1.0);
         self.gaussian = self.precision.discriminant(&self.means);
         self.inverted_at = self.seen;
@@ -315,11 +322,9 @@ impl Adapter for Dota {
         let sums: Vec<f32> = self.sums.iter().flatten().flatten().copied().collect();
         state.put("seen", &[self.seen, self.inverted_at]);
         state.put("counts", &self.counts);
-        state.put("folded", &self.folded);
         state.put("means", &self.means);
         state.put("taught", &taught);
         state.put("sums", &sums);
-        state.put("pooled", &self.pooled);
         state.put("factor", self.precision.factor());
         state.put("slopes", self.gaussian.slopes());
         state.put("pending", &self.pending);
@@ -334,14 +339,12 @@ impl Adapter for Dota {
             return Err(Error::state("seen: inverted after the last sample"));
         }
         let counts = state.within::<f64>("counts", classes, 1.0..=1e15)?.to_vec();
-        let folded = state.within::<f64>("folded", classes, 1.0..=1e15)?.to_vec();
         let means = state.within::<f64>("means", self.means.len(), -1.01..=1.01)?.to_vec();
         let taught = state.get::<u32>("taught")?;
         if taught.windows(2).any(|w| w[0] >= w[1]) || taught.last().is_some_and(|&c| c as usize >= classes) {
             return Err(Error::state("taught: expected classes in order"));
         }
         let sums = state.get_n::<f32>("sums", taught.len() * triangle::len(dim))?;
-        let pooled = state.get_n::<f64>("pooled", self.pooled.len())?.to_vec();
         let factor = state.get_n::<f64>("factor", dim * dim)?.to_vec();
         let slopes = state.within::<f64>("slopes", means.len(), -1e15..=1e15)?.to_vec();
         let pending_class = state.get::<u32>("pending.class")?.to_vec();
@@ -355,7 +358,7 @@ impl Adapter for Dota {
         }
         self.precision = self.precision.with_factor(factor);
         self.gaussian = Discriminant::with_slopes(slopes, &means, dim);
-        (self.counts, self.folded, self.means, self.pooled) = (counts, folded, means, pooled);
+        (self.counts, self.means) = (counts, means);
         (self.pending, self.pending_class) = (pending, pending_class);
         (self.seen, self.inverted_at) = (seen, inverted_at);
         Ok(())
@@ -366,8 +369,8 @@ impl Adapter for Dota {
         let (movement_max, movement_mean) = math::movement(&self.means, self.head.prototypes(), dim);
         let triangles = self.sums.iter().flatten().count() * triangle::len(dim);
         // Room for the rows that wait, whether they are there or not.
-        let waiting = self.pending_class.len().max(MOST_PENDING) * (dim + 1);
-        let doubles = 2 * self.means.len() + 3 * self.counts.len() + self.pooled.len() + dim * dim;
+        let waiting = self.pending_class.len().max(MOST_PENDING * self.counts.len()) * (dim + 1);
+        let doubles = 2 * self.means.len() + 2 * self.counts.len() + dim * dim;
         Vitals {
             movement_max,
             movement_mean,

@@ -24,7 +24,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use self::graph::{Links, Spread};
+use self::graph::{Links, Spread, power};
 use super::math;
 use super::memory::check_bytes;
 use super::views::Sample;
@@ -97,8 +97,7 @@ impl EcalpConfig {
         Ok(Ecalp {
             weights: spread_of(head),
             images: Vec::new(),
-            links: Links::new(self.neighbours),
-            texts: Vec::new(),
+            graph: Graph { links: Links::new(self.neighbours, self.gamma), texts: Vec::new() },
             carried: Vec::new(),
             head: head.clone(),
             config: self.clone(),
@@ -149,12 +148,25 @@ pub(crate) struct Ecalp {
     weights: Vec<f32>,
     /// norm(ω∘z) of every image.
     images: Vec<f32>,
-    /// The images that each links to, without the twin.
+    graph: Graph,
+    /// The class that each image carries, and its value.
+    carried: Vec<(u32, f32)>,
+}
+
+/// Who links to whom, without the twin.
+#[derive(Clone, Debug)]
+struct Graph {
+    /// The images that each links to.
     links: Links,
     /// The texts that each image links to, and how much the links weigh; `texts` of them per image.
     texts: Vec<(u32, f32)>,
-    /// The class that each image carries, and its value.
-    carried: Vec<(u32, f32)>,
+}
+
+impl Graph {
+    /// The graph itself, while a sample joins it; an empty one stays behind.
+    fn take(&mut self) -> Self {
+        Self { links: self.links.take(), texts: std::mem::take(&mut self.texts) }
+    }
 }
 
 impl Ecalp {
@@ -171,15 +183,18 @@ impl Ecalp {
         self.config.texts.min(self.head.n_classes())
     }
 
-    /// norm(ω∘z) of a sample, and its similarity a with every image and itself.
-    fn similar(&self, z: &[f32]) -> (Vec<f32>, Vec<f32>) {
+    /// norm(ω∘z) of a sample, and its similarity a with every image and itself. `known` are its products with the first
+    /// images.
+    fn similar(&self, z: &[f32], known: &[f32]) -> (Vec<f32>, Vec<f32>) {
         let mut own: Vec<f64> = self.weights.iter().zip(z).map(|(&w, &z)| w as f64 * z as f64).collect();
         math::normalize(&mut own);
         let own: Vec<f32> = own.iter().map(|&v| v as f32).collect();
         let length = kernels::dot_f64(z, z).sqrt().max(1e-12) as f32;
         let mut similar = vec![0.0; self.held() + 1];
-        if self.held() > 0 {
-            kernels::products(z, &self.images, z.len(), 1.0, &mut similar[..self.held()]);
+        similar[..known.len()].copy_from_slice(known);
+        if self.held() > known.len() {
+            let further = &self.images[known.len() * z.len()..];
+            kernels::products(z, further, z.len(), 1.0, &mut similar[known.len()..self.held()]);
         }
         similar[self.held()] = kernels::dot_f64(&own, z) as f32;
         similar.iter_mut().for_each(|a| *a /= length);
@@ -200,18 +215,16 @@ impl Ecalp {
         order.into_iter().map(|c| (c, power(logits[c as usize] / scale, self.config.gamma))).collect()
     }
 
-    /// The sample as the newest node. Returns the answer, and the graph with the sample in it.
-    fn spread(&self, sample: &Sample<'_>) -> (Vec<f32>, Joined) {
-        let (row, similar) = self.similar(&sample.feature);
-        let mut links = self.links.clone();
-        let weights: Vec<f32> = similar.iter().map(|&a| power(a, self.config.gamma)).collect();
-        links.join(&similar, &weights);
+    /// The sample as the newest node of a graph. Returns the answer, and the graph with the sample in it.
+    fn spread(&self, sample: &Sample<'_>, known: &[f32], graph: Graph) -> (Vec<f32>, Joined) {
+        let Graph { mut links, mut texts } = graph;
+        let (row, similar) = self.similar(&sample.feature, known);
+        links.join(&similar);
         let near = self.nearest_texts(&sample.logits);
-        let mut texts = self.texts.clone();
         texts.extend_from_slice(&near);
         let undo = self.config.twin.then(|| {
             texts.extend_from_slice(&near);
-            links.join_twin(&similar, &weights)
+            links.join_twin(&similar)
         });
         let spread = Spread {
             links: &links,
@@ -223,17 +236,17 @@ impl Ecalp {
         let (answer, mut best) = spread.run(&self.carried);
         if let Some(undo) = undo {
             links.leave_twin(undo);
+            texts.truncate(texts.len() - near.len());
             best.pop();
         }
         let carry = self.config.carry as f32;
         best.iter_mut().for_each(|(_, value)| *value /= carry);
-        (answer, Joined { row, links, texts: near, carried: best })
+        (answer, Joined { row, graph: Graph { links, texts }, carried: best })
     }
 
     fn take_in(&mut self, joined: Joined) {
         self.images.extend(joined.row);
-        self.links = joined.links;
-        self.texts.extend(joined.texts);
+        self.graph = joined.graph;
         self.carried = joined.carried;
     }
 
@@ -243,22 +256,11 @@ impl Ecalp {
     }
 }
 
-/// A graph that a sample has joined.
+/// A sample that has joined, and what images carry then.
 struct Joined {
     row: Vec<f32>,
-    links: Links,
-    texts: Vec<(u32, f32)>,
+    graph: Graph,
     carried: Vec<(u32, f32)>,
-}
-
-/// What a link of a similarity weighs. An even power of a negative one is positive, as released.
-fn power(similarity: f32, gamma: f64) -> f32 {
-    let whole = gamma as i32;
-    if whole as f64 == gamma {
-        (similarity as f64).powi(whole) as f32
-    } else {
-        (similarity.max(0.0) as f64).powf(gamma) as f32
-    }
 }
 
 impl Adapter for Ecalp {
@@ -269,7 +271,8 @@ impl Adapter for Ecalp {
     fn predict(&self, batch: &Batch<'_>) -> Prediction {
         let mut scores = Scores::zeros(batch.rows(), self.head.n_classes());
         for row in 0..batch.rows() {
-            let (answer, _) = self.spread(&Sample::confident(batch, row, self.config.view_share));
+            let sample = Sample::confident(batch, row, self.config.view_share);
+            let (answer, _) = self.spread(&sample, &[], self.graph.clone());
             self.write(&answer, scores.row_mut(row));
         }
         Prediction::from_scores(scores)
@@ -280,7 +283,8 @@ impl Adapter for Ecalp {
         for row in 0..batch.rows() {
             let joins = batch.may_learn(row) && self.has_room();
             if joins {
-                let (_, joined) = self.spread(&Sample::confident(batch, row, self.config.view_share));
+                let sample = Sample::confident(batch, row, self.config.view_share);
+                let (_, joined) = self.spread(&sample, &[], self.graph.clone());
                 self.take_in(joined);
             }
             admitted.push(joins);
@@ -288,14 +292,24 @@ impl Adapter for Ecalp {
         Observed { admitted }
     }
 
-    /// Answer and update share the graph.
+    /// Answer and update share the graph, and rows that come together their pass over the images that were there before.
     fn step(&mut self, batch: &Batch<'_>) -> Prediction {
         let mut scores = Scores::zeros(batch.rows(), self.head.n_classes());
         let mut admitted = Vec::with_capacity(batch.rows());
-        for row in 0..batch.rows() {
-            let (answer, joined) = self.spread(&Sample::confident(batch, row, self.config.view_share));
-            self.write(&answer, scores.row_mut(row));
+        let samples: Vec<Sample<'_>> =
+            (0..batch.rows()).map(|row| Sample::confident(batch, row, self.config.view_share)).collect();
+        let (before, dim) = (self.held(), self.head.dim());
+        let mut known = vec![0.0; batch.rows() * before];
+        if before > 0 {
+            let rows: Vec<f32> = samples.iter().flat_map(|sample| sample.feature.iter()).copied().collect();
+            kernels::products(&rows, &self.images, dim, 1.0, &mut known);
+        }
+        for (row, sample) in samples.iter().enumerate() {
             let joins = batch.may_learn(row) && self.has_room();
+            let known = &known[row * before..][..before];
+            let graph = if joins { self.graph.take() } else { self.graph.clone() };
+            let (answer, joined) = self.spread(sample, known, graph);
+            self.write(&answer, scores.row_mut(row));
             if joins {
                 self.take_in(joined);
             }
@@ -314,8 +328,8 @@ impl Adapter for Ecalp {
         let mut state = State::default();
         let split = |pairs: &[(u32, f32)]| -> (Vec<u32>, Vec<f32>) { pairs.iter().copied().unzip() };
         state.put("images", &self.images);
-        self.links.save(&mut state);
-        let (to, weight) = split(&self.texts);
+        self.graph.links.save(&mut state);
+        let (to, weight) = split(&self.graph.texts);
         state.put("texts.to", &to);
         state.put("texts.weight", &weight);
         let (class, value) = split(&self.carried);
@@ -337,14 +351,14 @@ impl Adapter for Ecalp {
         let carried = pairs("carried.class", "carried.value", None)?;
         let texts = pairs("texts.to", "texts.weight", Some(carried.len() * self.texts_each()))?;
         let images = state.within::<f32>("images", carried.len() * self.head.dim(), -1.01..=1.01)?.to_vec();
-        let links = self.links.loaded(state, carried.len())?;
-        (self.images, self.links, self.texts, self.carried) = (images, links, texts, carried);
+        let links = self.graph.links.loaded(state, carried.len())?;
+        (self.images, self.graph, self.carried) = (images, Graph { links, texts }, carried);
         Ok(())
     }
 
     fn vitals(&self) -> Vitals {
-        let pairs = self.texts.len() + self.carried.len();
-        let state_bytes = 4 * (self.weights.len() + self.images.len()) + 8 * pairs + self.links.bytes();
+        let pairs = self.graph.texts.len() + self.carried.len();
+        let state_bytes = 4 * (self.weights.len() + self.images.len()) + 8 * pairs + self.graph.links.bytes();
         Vitals { evidence_weight: 1.0, state_bytes, ..Default::default() }
     }
 }

@@ -1,7 +1,7 @@
 //! Gaussian classes that share one covariance: what OGA, ADAPT and DOTA score with.
 
 use super::math;
-use crate::linear::{add_squares, cholesky, solve};
+use crate::linear::{add_squares, cholesky, solve, solve_one};
 
 /// A pivot below this share of the largest diagonal entry counts as 0.
 const SINGULAR: f64 = 1e-10;
@@ -90,7 +90,11 @@ impl Precision {
         match &self.matrix {
             Matrix::Factor(factor) if factor.first().is_none_or(|first| *first <= 0.0) => rows.fill(0.0),
             Matrix::Factor(factor) => {
-                solve(factor, self.dim, rows);
+                if rows.len() == self.dim {
+                    solve_one(factor, self.dim, rows);
+                } else {
+                    solve(factor, self.dim, rows);
+                }
                 rows.iter_mut().for_each(|v| *v *= self.scale);
             }
             Matrix::Inverse(inverse) => {
@@ -126,16 +130,12 @@ impl Discriminant {
         scores
     }
 
-    /// Takes in classes whose means have moved; `means` are those of all classes. Together they cost hardly more than
-    /// one: a solve works on six columns at a time.
-    pub(crate) fn refresh(&mut self, precision: &Precision, classes: &[usize], means: &[f64]) {
-        let dim = precision.dim;
-        let moved: Vec<f64> = classes.iter().flat_map(|&c| &means[c * dim..][..dim]).copied().collect();
-        let moved = precision.discriminant(&moved);
-        for ((&class, slope), offset) in classes.iter().zip(moved.slopes.chunks(dim)).zip(moved.offsets) {
-            self.slopes[class * dim..][..dim].copy_from_slice(slope);
-            self.offsets[class] = offset;
-        }
+    /// Takes in a class whose mean has moved.
+    pub(crate) fn refresh(&mut self, precision: &Precision, class: usize, mean: &[f64]) {
+        let slope = &mut self.slopes[class * mean.len()..][..mean.len()];
+        slope.copy_from_slice(mean);
+        precision.apply(slope);
+        self.offsets[class] = -0.5 * dot(slope, mean);
     }
 
     /// Takes in a mean that has moved to (n μ + p z) / (n + p), by A z: while A stays, a slope moves as its mean does, and one
@@ -146,7 +146,8 @@ impl Discriminant {
         self.offsets[class] = -0.5 * dot(slope, mean);
     }
 
-    /// A μ of every class, for a saved state: after [`Self::blend`] they are not what a solve gives, to the last bit.
+    /// A μ of every class, for a saved state: after [`Self::blend`] or [`Self::refresh`] they are not what a solve of all
+    /// classes gives, to the last bit.
     pub(crate) fn slopes(&self) -> &[f64] {
         &self.slopes
     }

@@ -24,6 +24,9 @@ pub struct HeatCell {
     pub tone: i8,
 }
 
+/// Cells with more letters are words, not numbers.
+const WORDS: usize = 22;
+
 /// A self-contained HTML page, built from the top down. All text is escaped.
 #[derive(Clone, Debug)]
 pub struct Page {
@@ -142,7 +145,8 @@ impl Page {
             self.body.push_str("<tr>");
             for (i, cell) in row.iter().enumerate() {
                 // A cell that is mostly words may take several lines, so that the table stays on the page.
-                let class = if cell.contains(" · ") { " class=\"words\"" } else { "" };
+                let words = cell.contains(" · ") || cell.chars().count() > WORDS;
+                let class = if words { " class=\"words\"" } else { "" };
                 let cell = escape(cell);
                 let _ = if i == 0 {
                     write!(self.body, "<th scope=\"row\">{cell}</th>")
@@ -284,20 +288,20 @@ pre{background:var(--card);border:1px solid var(--line);border-radius:6px;paddin
 .table{overflow-x:auto;margin:1em 0}
 table{border-collapse:separate;border-spacing:0;font-variant-numeric:tabular-nums;font-size:.94rem}
 caption{text-align:left;color:var(--soft);padding-bottom:.4em}
-th,td{padding:.32em .8em;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
+th,td{padding:.32em .55em;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
 th:first-child{text-align:left;padding-left:0;position:sticky;left:0;background:var(--paper);z-index:1}
 .words{white-space:normal;min-width:7.5em;overflow-wrap:anywhere}
 .group th{font-weight:600;padding-top:.9em;white-space:normal}.group span{display:block;max-width:calc(100vw - 32px);position:sticky;left:0}
-thead th{color:var(--soft);font-weight:600}
-tbody th{font-weight:500}
-.heat{font-size:.82rem}.heat th,.heat td{padding:.22em .4em}
+thead th{color:var(--soft);font-weight:600;white-space:normal;vertical-align:bottom}
+tbody th{font-weight:500;white-space:normal;min-width:8em}
+.heat{font-size:.82rem}.heat th,.heat td{padding:.22em .4em}.heat th{white-space:nowrap;min-width:0}
 .heat thead th{vertical-align:bottom}.heat thead span{writing-mode:vertical-rl;transform:rotate(180deg);text-align:left}
 .gain1{background:rgba(0,114,178,.14)}.gain2{background:rgba(0,114,178,.32)}.gain3{background:rgba(0,114,178,.55)}
 .loss1{background:rgba(230,120,0,.18)}.loss2{background:rgba(230,120,0,.42)}.loss3{background:rgba(230,120,0,.7)}
 .figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,440px),1fr));gap:16px;margin:1em 0;align-items:start}
 figure{margin:0;background:var(--card);border:1px solid var(--line);border-radius:8px;padding:8px;max-width:640px}
 figure svg{display:block;width:100%;height:auto}
-@media(max-width:480px){table{font-size:.84rem}th,td{padding:.32em .4em}}
+@media(max-width:480px){table{font-size:.84rem}th,td{padding:.32em .4em}th:first-child{min-width:6.5em}}
 @page{size:A4 landscape;margin:12mm}
 @media print{figure,tr{break-inside:avoid}nav{display:none}details::details-content{content-visibility:visible;block-size:auto}
 .table{overflow:visible}table{font-size:.72rem}.heat{font-size:.6rem}th,td{padding:.2em .35em;white-space:normal}th:first-child{position:static}body{font-size:12px}}

@@ -77,18 +77,19 @@ pub fn html(found: &Runs) -> Result<String> {
 
 /// How the page and its runs came about.
 fn foot(runs: &[Run]) -> Vec<String> {
-    let Made { command, version, date, machine } = Made::now();
+    let Made { command, version, date, machine, .. } = Made::now();
     let mut lines = vec![format!("Page: {command} · ultta {version} · {date} · {machine}")];
-    let mut commands: BTreeMap<(&str, &str, &str), (usize, &str)> = BTreeMap::new();
+    let mut commands: BTreeMap<(&str, &str, &str, &str), (usize, &str)> = BTreeMap::new();
     for made in runs.iter().filter_map(|run| run.made.as_ref()) {
-        let key = (made.command.as_str(), made.version.as_str(), made.machine.as_str());
+        let key = (made.command.as_str(), made.version.as_str(), made.built.as_str(), made.machine.as_str());
         let entry = commands.entry(key).or_insert((0, &made.date));
         *entry = (entry.0 + 1, entry.1.max(&made.date));
     }
     let mut commands: Vec<_> = commands.into_iter().collect();
     commands.sort_by_key(|(_, (n, _))| std::cmp::Reverse(*n));
-    for ((command, version, machine), (n, date)) in commands.iter().take(COMMANDS) {
-        lines.push(format!("{n} run(s): {command} · ultta {version} · until {date} · {machine}"));
+    for ((command, version, built, machine), (n, date)) in commands.iter().take(COMMANDS) {
+        let built = if built.is_empty() { String::new() } else { format!(" of {built}") };
+        lines.push(format!("{n} run(s): {command} · ultta {version}{built} · until {date} · {machine}"));
     }
     if commands.len() > COMMANDS {
         lines.push(format!(

@@ -93,6 +93,9 @@ fn costs(runs: &[Run]) -> String {
 /// Datasets of a LaTeX table: more do not fit a column, and go into further tables.
 const COLUMNS: usize = 5;
 
+/// A table that is wider than its column is made smaller; none is made larger.
+const FIT: &str = "\\resizebox{\\ifdim\\width>\\columnwidth\\columnwidth\\else\\width\\fi}";
+
 /// A LaTeX document that compiles as it is (pdflatex and graphicx; plain lines where booktabs is not installed): tables of a
 /// column's width, the best in bold, what chance alone sets apart from the best underlined, losses in italics.
 pub fn latex(runs: &[Run], refused: &[Refused]) -> String {
@@ -113,11 +116,14 @@ pub fn latex(runs: &[Run], refused: &[Refused]) -> String {
             for (part, datasets) in header[fixed..].chunks(COLUMNS).enumerate() {
                 let from = fixed + part * COLUMNS;
                 let columns = "l".to_string() + &"r".repeat(fixed - 1 + datasets.len());
-                let names: Vec<String> = header[..fixed].iter().chain(datasets).map(|h| escape(h)).collect();
+                // Names of datasets are long and figures short: the names stand up.
+                let upright = |name: &String| format!("\\rotatebox{{70}}{{{}}}", escape(name));
+                let names: Vec<String> =
+                    header[..fixed].iter().map(|h| escape(h)).chain(datasets.iter().map(upright)).collect();
                 let more = if part > 0 { ", continued" } else { "" };
                 let _ = writeln!(
                     out,
-                    "\\begin{{table}}[t]\n\\centering\n\\caption{{{}: {}{more}}}\n\\resizebox{{\\columnwidth}}{{!}}{{%",
+                    "\\begin{{table}}[t]\n\\centering\n\\caption{{{}: {}{more}}}\n{FIT}{{!}}{{%",
                     escape(grid.protocol),
                     escape(figure.title)
                 );

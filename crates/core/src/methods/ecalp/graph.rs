@@ -9,10 +9,14 @@ pub(crate) const DENSE: usize = 128;
 /// What is added to √D.
 const SMALL: f32 = 1e-6;
 
+/// Values that an instruction works on, at most: rows of labels are multiples of it.
+const LANES: usize = 8;
+
 /// The links from each image to the images it is most similar to, most similar first, the older first among equals.
 #[derive(Clone, Debug)]
 pub(crate) struct Links {
     most: usize,
+    gamma: f64,
     nodes: usize,
     /// `most` places per image, the first `min(most, nodes)` of them taken.
     to: Vec<u32>,
@@ -23,9 +27,26 @@ pub(crate) struct Links {
 /// The last link of an image before the twin took its place.
 pub(crate) type Undo = Vec<(u32, u32, f32, f32)>;
 
+/// What a link of a similarity weighs. An even power of a negative one is positive, as released.
+pub(crate) fn power(similarity: f32, gamma: f64) -> f32 {
+    let whole = gamma as i32;
+    if whole as f64 == gamma {
+        (similarity as f64).powi(whole) as f32
+    } else {
+        (similarity.max(0.0) as f64).powf(gamma) as f32
+    }
+}
+
 impl Links {
-    pub(crate) fn new(most: usize) -> Self {
-        Self { most, nodes: 0, to: Vec::new(), similar: Vec::new(), weight: Vec::new() }
+    /// Up to `most` links per image, each with the weight of its similarity to the power `gamma`.
+    pub(crate) fn new(most: usize, gamma: f64) -> Self {
+        Self { most, gamma, nodes: 0, to: Vec::new(), similar: Vec::new(), weight: Vec::new() }
+    }
+
+    /// The links themselves; none stay behind.
+    pub(crate) fn take(&mut self) -> Self {
+        let none = Self::new(self.most, self.gamma);
+        std::mem::replace(self, none)
     }
 
     fn each(&self) -> usize {
@@ -38,12 +59,65 @@ impl Links {
         self.to[at.clone()].iter().copied().zip(self.weight[at].iter().copied())
     }
 
+    /// Adds to every image's row of `next` the rows of its links, and to theirs its own, each times what the link weighs.
+    fn pass_on(&self, rows: &[f32], next: &mut [f32], width: usize) {
+        vectorised(
+            #[inline(always)]
+            || match width / LANES {
+                1 => self.pass_on_narrow::<1>(rows, next),
+                2 => self.pass_on_narrow::<2>(rows, next),
+                3 => self.pass_on_narrow::<3>(rows, next),
+                4 => self.pass_on_narrow::<4>(rows, next),
+                _ => self.pass_on_wide(rows, next, width),
+            },
+        );
+    }
+
+    /// Rows of `PARTS` vectors: a sum stays in registers.
+    #[inline(always)]
+    fn pass_on_narrow<const PARTS: usize>(&self, rows: &[f32], next: &mut [f32]) {
+        let rows = rows.as_chunks::<LANES>().0.as_chunks::<PARTS>().0;
+        let next = next.as_chunks_mut::<LANES>().0.as_chunks_mut::<PARTS>().0;
+        for (node, own) in rows.iter().enumerate() {
+            let mut sum = [[0.0f32; LANES]; PARTS];
+            for (to, w) in self.of(node) {
+                let (from, into) = (&rows[to as usize], &mut next[to as usize]);
+                for part in 0..PARTS {
+                    for lane in 0..LANES {
+                        sum[part][lane] += w * from[part][lane];
+                        into[part][lane] += w * own[part][lane];
+                    }
+                }
+            }
+            for part in 0..PARTS {
+                for lane in 0..LANES {
+                    next[node][part][lane] += sum[part][lane];
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn pass_on_wide(&self, rows: &[f32], next: &mut [f32], width: usize) {
+        let mut sum = vec![0.0f32; width];
+        for (node, own) in rows.chunks_exact(width).enumerate() {
+            sum.fill(0.0);
+            for (to, w) in self.of(node) {
+                let at = to as usize * width..(to as usize + 1) * width;
+                sum.iter_mut().zip(&rows[at.clone()]).for_each(|(s, y)| *s += w * y);
+                next[at].iter_mut().zip(own).for_each(|(n, y)| *n += w * y);
+            }
+            next[node * width..][..width].iter_mut().zip(&sum).for_each(|(n, s)| *n += s);
+        }
+    }
+
     /// Puts a link into a list of `held` links; what no longer fits is dropped.
-    fn insert(&mut self, node: usize, held: usize, to: u32, similar: f32, weight: f32) {
+    fn insert(&mut self, node: usize, held: usize, to: u32, similar: f32) {
         let start = node * self.most;
         if held == self.most && similar <= self.similar[start + held - 1] {
             return;
         }
+        let weight = power(similar, self.gamma);
         let place = self.similar[start..start + held].partition_point(|&s| s >= similar);
         let end = (held + 1).min(self.most);
         for (list, value) in [(&mut self.similar, similar), (&mut self.weight, weight)] {
@@ -55,21 +129,21 @@ impl Links {
     }
 
     /// Adds an image, by its similarity with all images before it and, last, with itself.
-    pub(crate) fn join(&mut self, similar: &[f32], weight: &[f32]) {
+    pub(crate) fn join(&mut self, similar: &[f32]) {
         let (new, held) = (self.nodes, self.each());
         for node in 0..new {
-            self.insert(node, held, new as u32, similar[node], weight[node]);
+            self.insert(node, held, new as u32, similar[node]);
         }
         self.nodes += 1;
         self.grow();
         for other in 0..=new {
             let held = other.min(self.most);
-            self.insert(new, held, other as u32, similar[other], weight[other]);
+            self.insert(new, held, other as u32, similar[other]);
         }
     }
 
     /// Adds a second copy of the newest image.
-    pub(crate) fn join_twin(&mut self, similar: &[f32], weight: &[f32]) -> Undo {
+    pub(crate) fn join_twin(&mut self, similar: &[f32]) -> Undo {
         let (twin, held) = (self.nodes, self.each());
         let last = held.min(self.most) - 1;
         let mut undo = Vec::new();
@@ -77,7 +151,7 @@ impl Links {
             let at = node * self.most + last;
             if held < self.most || similar[node] > self.similar[at] {
                 undo.push((node as u32, self.to[at], self.similar[at], self.weight[at]));
-                self.insert(node, held, twin as u32, similar[node], weight[node]);
+                self.insert(node, held, twin as u32, similar[node]);
             }
         }
         self.nodes += 1;
@@ -131,7 +205,7 @@ impl Links {
     }
 
     pub(crate) fn loaded(&self, state: &State, nodes: usize) -> Result<Self> {
-        let mut links = Self { nodes, ..Self::new(self.most) };
+        let mut links = Self { nodes, ..Self::new(self.most, self.gamma) };
         links.grow();
         let each = links.each();
         let to = state.get_n::<u32>("links.to", nodes * each)?;
@@ -163,13 +237,16 @@ pub(crate) struct Spread<'a> {
     pub rounds: usize,
 }
 
-/// Links both ways, and what they are divided by.
+/// Links both ways.
 struct Ways {
     /// The links of image u are at `first[u]..first[u + 1]`.
     first: Vec<u32>,
     to: Vec<u32>,
     weight: Vec<f32>,
-    /// 1 / (√D + small) of images and of texts.
+}
+
+/// 1 / (√D + small) of images and of texts.
+struct Divisors {
     images: Vec<f32>,
     texts: Vec<f32>,
 }
@@ -178,12 +255,31 @@ impl Spread<'_> {
     /// Y of the newest node after all rounds, and the best class of every image with its value. The last nodes carry
     /// nothing yet.
     pub(crate) fn run(&self, carried: &[(u32, f32)]) -> (Vec<f32>, Vec<(u32, f32)>) {
-        let ways = self.ways();
-        if self.classes <= DENSE { self.dense(&ways, carried) } else { self.sparse(&ways, carried) }
+        if self.classes <= DENSE { self.dense(carried) } else { self.sparse(carried) }
     }
 
     fn texts_of(&self, node: usize) -> &[(u32, f32)] {
         &self.texts[node * self.texts_each..][..self.texts_each]
+    }
+
+    fn divisors(&self) -> Divisors {
+        let (mut sums, mut texts) = (vec![0.0f32; self.links.nodes], vec![0.0f32; self.classes]);
+        for node in 0..self.links.nodes {
+            for (to, w) in self.links.of(node) {
+                sums[node] += w;
+                sums[to as usize] += w;
+            }
+        }
+        for (node, sum) in sums.iter_mut().enumerate() {
+            for &(class, w) in self.texts_of(node) {
+                *sum += w;
+                texts[class as usize] += w;
+            }
+        }
+        for sum in sums.iter_mut().chain(&mut texts) {
+            *sum = 1.0 / (sum.sqrt() + SMALL);
+        }
+        Divisors { images: sums, texts }
     }
 
     fn ways(&self) -> Ways {
@@ -198,12 +294,10 @@ impl Spread<'_> {
         (2..n + 2).for_each(|i| first[i] += first[i - 1]);
         let total = first[n + 1] as usize;
         let (mut to, mut weight) = (vec![0u32; total], vec![0.0f32; total]);
-        let mut sums = vec![0.0f32; n];
         let mut put = |from: usize, into: u32, w: f32| {
             let at = first[from + 1] as usize;
             (to[at], weight[at]) = (into, w);
             first[from + 1] += 1;
-            sums[from] += w;
         };
         for node in 0..n {
             for (other, w) in self.links.of(node) {
@@ -211,70 +305,55 @@ impl Spread<'_> {
                 put(other as usize, node as u32, w);
             }
         }
-        let mut texts = vec![0.0f32; self.classes];
-        for (node, sum) in sums.iter_mut().enumerate() {
-            for &(class, w) in self.texts_of(node) {
-                *sum += w;
-                texts[class as usize] += w;
-            }
-        }
-        let divisor = |sum: f32| 1.0 / (sum.sqrt() + SMALL);
         first.truncate(n + 1);
-        Ways {
-            first,
-            to,
-            weight,
-            images: sums.into_iter().map(divisor).collect(),
-            texts: texts.into_iter().map(divisor).collect(),
-        }
+        Ways { first, to, weight }
     }
 
-    /// Rows of all classes.
-    fn dense(&self, ways: &Ways, carried: &[(u32, f32)]) -> (Vec<f32>, Vec<(u32, f32)>) {
-        let (n, width) = (self.links.nodes, self.classes.next_multiple_of(8));
-        let mut rows = Vec::new();
-        let mut next = vec![0.0f32; n * width];
+    /// Rows of all classes. Every link is followed both ways at once: no list of the links that lead to an image is
+    /// needed.
+    fn dense(&self, carried: &[(u32, f32)]) -> (Vec<f32>, Vec<(u32, f32)>) {
+        let by = self.divisors();
+        let (n, width) = (self.links.nodes, self.classes.next_multiple_of(LANES));
+        // Rows are kept divided by √D already. At first a row is one class.
+        let start = |node: usize| {
+            carried.get(node).map_or((0, 0.0), |&(class, value)| (class as usize, value * by.images[node]))
+        };
+        let start: Vec<(usize, f32)> = (0..n).map(start).collect();
+        let (mut rows, mut next) = (vec![0.0f32; n * width], vec![0.0f32; n * width]);
         for round in 0..self.rounds {
-            let last = round + 1 == self.rounds;
-            vectorised(
-                #[inline(always)]
-                || {
-                    for (node, own) in next.chunks_exact_mut(width).enumerate() {
-                        own.fill(0.0);
-                        for &(class, w) in self.texts_of(node) {
-                            own[class as usize] += w * ways.texts[class as usize];
-                        }
-                        let links = ways.first[node] as usize..ways.first[node + 1] as usize;
-                        let links = ways.to[links.clone()].iter().zip(&ways.weight[links]);
-                        for (&to, &w) in links {
-                            if round > 0 {
-                                let from = to as usize * width;
-                                own.iter_mut().zip(&rows[from..from + width]).for_each(|(o, y)| *o += w * y);
-                            } else if let Some(&(class, value)) = carried.get(to as usize) {
-                                // At first a row is one class.
-                                own[class as usize] += w * (value * ways.images[to as usize]);
-                            }
-                        }
-                        // Rows are kept divided by √D already.
-                        let divisor = ways.images[node];
-                        let scale = if last { divisor } else { divisor * divisor };
-                        own.iter_mut().for_each(|o| *o *= scale);
+            next.fill(0.0);
+            for (node, own) in next.chunks_exact_mut(width).enumerate() {
+                for &(class, w) in self.texts_of(node) {
+                    own[class as usize] += w * by.texts[class as usize];
+                }
+            }
+            if round == 0 {
+                for (node, &(own, value)) in start.iter().enumerate() {
+                    for (to, w) in self.links.of(node) {
+                        let (class, other) = start[to as usize];
+                        next[node * width + class] += w * other;
+                        next[to as usize * width + own] += w * value;
                     }
-                },
-            );
+                }
+            } else {
+                self.links.pass_on(&rows, &mut next, width);
+            }
+            let last = round + 1 == self.rounds;
+            for (row, &divisor) in next.chunks_exact_mut(width).zip(&by.images) {
+                let scale = if last { divisor } else { divisor * divisor };
+                row.iter_mut().for_each(|v| *v *= scale);
+            }
             std::mem::swap(&mut rows, &mut next);
-            next.resize(n * width, 0.0);
         }
-        let best = |row: &[f32]| best(row[..self.classes].iter().copied().zip(0..).map(|(v, c)| (c, v)));
         let answer = rows[(n - 1) * width..][..self.classes].to_vec();
-        (answer, rows.chunks(width).map(best).collect())
+        (answer, rows.chunks_exact(width).map(best).collect())
     }
 
     /// Rows of the classes that occur.
-    fn sparse(&self, ways: &Ways, carried: &[(u32, f32)]) -> (Vec<f32>, Vec<(u32, f32)>) {
-        let n = self.links.nodes;
+    fn sparse(&self, carried: &[(u32, f32)]) -> (Vec<f32>, Vec<(u32, f32)>) {
+        let (by, ways, n) = (self.divisors(), self.ways(), self.links.nodes);
         let mut rows: Vec<(u32, f32)> =
-            carried.iter().zip(&ways.images).map(|(&(class, value), d)| (class, value * d)).collect();
+            carried.iter().zip(&by.images).map(|(&(class, value), d)| (class, value * d)).collect();
         let mut ends: Vec<u32> = (0..n).map(|node| (node + 1).min(carried.len()) as u32).collect();
         let mut sums = Sums::new(self.classes);
         let mut found = Vec::with_capacity(n);
@@ -284,14 +363,14 @@ impl Spread<'_> {
             let (mut next, mut next_ends) = (Vec::with_capacity(rows.len() * 4), Vec::with_capacity(n));
             for node in 0..n {
                 for &(class, w) in self.texts_of(node) {
-                    sums.add(class, w * ways.texts[class as usize]);
+                    sums.add(class, w * by.texts[class as usize]);
                 }
                 for at in ways.first[node] as usize..ways.first[node + 1] as usize {
                     let (w, from) = (ways.weight[at], ways.to[at] as usize);
                     let start = if from == 0 { 0 } else { ends[from - 1] as usize };
                     rows[start..ends[from] as usize].iter().for_each(|&(class, y)| sums.add(class, w * y));
                 }
-                let divisor = ways.images[node];
+                let divisor = by.images[node];
                 if last {
                     let mut row = (0, f32::NEG_INFINITY);
                     sums.take(|class, sum| {
@@ -341,9 +420,14 @@ impl Sums {
     }
 }
 
-/// The class of the largest value, the first among equals.
-fn best(row: impl Iterator<Item = (u32, f32)>) -> (u32, f32) {
-    row.reduce(better).unwrap_or((0, 0.0))
+/// The class of the largest value, the first among equals. No value is below the 0 of the places beyond the last class.
+fn best(row: &[f32]) -> (u32, f32) {
+    let mut most = [0.0f32; LANES];
+    for part in row.as_chunks::<LANES>().0 {
+        most.iter_mut().zip(part).for_each(|(most, &v)| *most = if v > *most { v } else { *most });
+    }
+    let most = most.into_iter().fold(0.0, f32::max);
+    (row.iter().position(|&v| v == most).unwrap_or(0) as u32, most)
 }
 
 fn better(best: (u32, f32), one: (u32, f32)) -> (u32, f32) {
@@ -355,11 +439,11 @@ mod tests {
     use super::*;
 
     fn grown() -> (Links, Vec<(u32, f32)>) {
-        let mut links = Links::new(3);
+        let mut links = Links::new(3, 1.0);
         let similar = |u: usize, v: usize| ((u * 7 + v * 13) % 11) as f32 / 11.0;
         for new in 0..9 {
             let row: Vec<f32> = (0..=new).map(|u| similar(u, new)).collect();
-            links.join(&row, &row);
+            links.join(&row);
         }
         let texts = (0..9).flat_map(|node| [(node % 4, 0.5), (4 + node % 3, 0.25)]).collect();
         (links, texts)
@@ -368,10 +452,10 @@ mod tests {
     #[test]
     fn a_twin_leaves_no_trace() {
         for size in 1..9 {
-            let mut links = Links::new(3);
+            let mut links = Links::new(3, 1.0);
             let row =
                 |new: usize| (0..=new).map(|u| ((u * 5 + new * 3) % 7) as f32 / 7.0).collect::<Vec<f32>>();
-            (0..size).for_each(|new| links.join(&row(new), &row(new)));
+            (0..size).for_each(|new| links.join(&row(new)));
             let before = format!("{:?}", links.of(0).chain(links.of(size - 1)).collect::<Vec<_>>());
             let saved = |links: &Links| {
                 let mut state = State::default();
@@ -379,7 +463,7 @@ mod tests {
                 state
             };
             let state = saved(&links);
-            let undo = links.join_twin(&row(size - 1), &row(size - 1));
+            let undo = links.join_twin(&row(size - 1));
             assert_eq!(links.nodes, size + 1);
             links.leave_twin(undo);
             assert_eq!(saved(&links), state, "{size}");
@@ -390,15 +474,29 @@ mod tests {
     #[test]
     fn rows_of_all_classes_and_of_some_spread_alike() {
         let (links, texts) = grown();
-        let spread = Spread { links: &links, texts: &texts, texts_each: 2, classes: 7, rounds: 3 };
-        let carried: Vec<(u32, f32)> = (0..8).map(|node| (node % 7, 0.1 * node as f32)).collect();
-        let ways = spread.ways();
-        let (a, b) = (spread.dense(&ways, &carried), spread.sparse(&ways, &carried));
-        for (a, b) in a.0.iter().zip(&b.0) {
-            assert!((a - b).abs() < 1e-6, "{a} {b}");
+        // Widths of one vector, of some, and of more than stay in registers.
+        for classes in [7, 12, 24, 30, 77] {
+            let spread = Spread { links: &links, texts: &texts, texts_each: 2, classes, rounds: 3 };
+            let carried: Vec<(u32, f32)> =
+                (0..8).map(|node| (5 * node % classes as u32, 0.1 * node as f32)).collect();
+            let (a, b) = (spread.dense(&carried), spread.sparse(&carried));
+            for (a, b) in a.0.iter().zip(&b.0) {
+                assert!((a - b).abs() < 1e-6, "{a} {b}");
+            }
+            for (a, b) in a.1.iter().zip(&b.1) {
+                assert!(a.0 == b.0 && (a.1 - b.1).abs() < 1e-6, "{a:?} {b:?}");
+            }
         }
-        for (a, b) in a.1.iter().zip(&b.1) {
-            assert!(a.0 == b.0 && (a.1 - b.1).abs() < 1e-6, "{a:?} {b:?}");
+    }
+
+    #[test]
+    fn the_best_class_is_the_first_of_the_largest() {
+        for (row, wanted) in [
+            ([0.0, 0.2, 0.5, 0.5, 0.0, 0.0, 0.0, 0.0], (2, 0.5)),
+            ([0.0; 8], (0, 0.0)),
+            ([0.1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.1], (0, 0.1)),
+        ] {
+            assert_eq!(best(&row), wanted);
         }
     }
 }
