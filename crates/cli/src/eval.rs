@@ -16,6 +16,7 @@ use ultta_eval::plan::{Job, Plan, Progress};
 use ultta_eval::protocol::Protocol;
 use ultta_eval::report;
 use ultta_eval::summary::{Cell, Run, cells};
+use ultta_formats::shown;
 
 use crate::encoder::{EncoderArgs, HeadArgs};
 use crate::failure::usage;
@@ -156,6 +157,14 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     bars.clear();
     if outcome.reused > 0 {
         eprintln!("{} of {} runs were there already", outcome.reused, outcome.runs.len());
+    }
+    if outcome.other_build > 0 {
+        eprintln!(
+            "warning: {} of them were made by another build of this program; if a method has changed since, remove its \
+             folders below {} and run this again",
+            outcome.other_build,
+            shown(&args.out)
+        );
     }
     if args.json {
         let summary = cells(&outcome.runs);

@@ -1,6 +1,13 @@
 //! `ultta suite`: the tables of publications, their figures and ours side by side.
 
+use std::io::Write as _;
+use std::path::Path;
 use std::process::ExitCode;
+
+use ultta_eval::report;
+use ultta_formats::shown;
+
+use crate::output::Output;
 
 mod paper;
 mod pictures;
@@ -26,4 +33,23 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         Which::Paper(args) => paper::main(args),
         Which::TtaVlm(args) => tta_vlm::main(args),
     }
+}
+
+/// Tables, and a report over the runs they are made of, stay in the output folder.
+fn keep(out: &Path, tables: &str) -> anyhow::Result<()> {
+    if !out.is_dir() {
+        return Ok(());
+    }
+    let write = |name: &str, text: &str| -> anyhow::Result<()> {
+        let mut file = Output::create(&out.join(name))?;
+        file.write_all(text.as_bytes())?;
+        file.commit()
+    };
+    write("tables.md", tables)?;
+    let found = report::read(out)?;
+    if !found.runs.is_empty() {
+        write("report.html", &report::html(&found)?)?;
+        eprintln!("tables: {}; report: {}", shown(&out.join("tables.md")), shown(&out.join("report.html")));
+    }
+    Ok(())
 }

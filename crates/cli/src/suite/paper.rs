@@ -6,7 +6,6 @@ use std::process::ExitCode;
 
 use ultta::internal::nearest;
 use ultta_eval::method::Method;
-use ultta_eval::report;
 use ultta_eval::suite::{CHANGING, DATASETS, Entry, Forward, LONG, Suite, TABLES, absent, packs_below};
 use ultta_formats::shown;
 
@@ -15,7 +14,6 @@ use crate::encoder::EncoderArgs;
 use crate::eval::Bars;
 use crate::failure::usage;
 use crate::interrupt::Interrupt;
-use crate::output::Output;
 use crate::{gradient, pictures};
 
 #[derive(clap::Args, Debug)]
@@ -207,23 +205,6 @@ fn print(args: &Args, suite: &Suite<'_>) -> anyhow::Result<ExitCode> {
         write!(std::io::stdout(), "{table}")?;
         all.push_str(&table);
     }
-    if !suite.out.is_dir() {
-        return Ok(ExitCode::SUCCESS);
-    }
-    let write = |name: &str, text: &str| -> anyhow::Result<()> {
-        let mut file = Output::create(&suite.out.join(name))?;
-        file.write_all(text.as_bytes())?;
-        file.commit()
-    };
-    write("tables.md", &all)?;
-    let found = report::read(&suite.out)?;
-    if !found.runs.is_empty() {
-        write("report.html", &report::html(&found)?)?;
-        eprintln!(
-            "tables: {}; report: {}",
-            shown(&suite.out.join("tables.md")),
-            shown(&suite.out.join("report.html"))
-        );
-    }
+    super::keep(&suite.out, &all)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -5,8 +5,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ultta::internal::nearest;
+use ultta_encode::dataset::Dataset as Layout;
+use ultta_eval::dataset::Dataset;
 use ultta_eval::suite::Forward;
 use ultta_eval::suite::batteries::{BATTERIES, Battery, Run, named, pack_of};
+use ultta_formats::shown;
 
 use super::pictures::{Asked, Prepared, forward_seconds};
 use crate::encoder::EncoderArgs;
@@ -52,7 +55,7 @@ pub struct Args {
     #[arg(long, value_name = "T", default_value = "coop")]
     templates: String,
 
-    /// Where run folders and packs go; what is there is not made again
+    /// Where run folders, packs, tables.md and report.html go; what is there is not made again
     #[arg(long, value_name = "FOLDER", default_value = "runs/suite-tta-vlm")]
     out: PathBuf,
 
@@ -85,18 +88,26 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         Err(reason) => return usage(reason),
     };
     let jobs = args.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()));
-    let print = |open: &dyn Fn(&str) -> ultta::Result<Option<ultta_eval::dataset::Dataset>>| {
-        let run =
-            Run { open, methods: args.methods.clone(), seeds: seeds.clone(), out: args.out.clone(), jobs };
+    let print = |open: &dyn Fn(&str) -> ultta::Result<Option<Dataset>>, absent: &dyn Fn(&str) -> String| {
+        let (methods, seeds, out) = (args.methods.clone(), seeds.clone(), args.out.clone());
+        let run = Run { open, absent, methods, seeds, out, jobs };
+        let mut all = String::new();
         for battery in &wanted {
             let bars = Bars::new(None, false);
             let table = run.table(battery, &bars);
             bars.clear();
-            write!(std::io::stdout(), "{}", table?)?;
+            let table = table?;
+            write!(std::io::stdout(), "{table}")?;
+            all.push_str(&table);
         }
+        super::keep(&args.out, &all)?;
         Ok(ExitCode::SUCCESS)
     };
-    let Some(root) = &args.images else { return print(&|name| pack_of(&args.data, name)) };
+    let Some(root) = &args.images else {
+        let data = shown(&args.data);
+        let absent = |name: &str| format!("absent: `ultta encode --dataset {name} --root DIR --out {data}`");
+        return print(&|name| pack_of(&args.data, name), &absent);
+    };
     let interrupt = Interrupt::listen()?;
     let encoder = args.encoder.open(false)?;
     let forward = Forward {
@@ -120,5 +131,10 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     if let Some(code) = prepared.encode()? {
         return Ok(code);
     }
-    print(&|name| Ok(prepared.open(name)?.pop()))
+    let absent = |name: &str| {
+        let folder = Layout::named(name).ok().and_then(|layout| layout.folders().next());
+        let folder = shown(&root.join(folder.unwrap_or(name)));
+        format!("absent: expected in {folder}, as docs/encode.md (Datasets) has it")
+    };
+    print(&|name| Ok(prepared.open(name)?.pop()), &absent)
 }

@@ -97,21 +97,28 @@ fn the_papers_tables_from_pictures_killed_and_resumed() {
     let suite = |out: &'static str| {
         ["suite", "paper", "--images", "root", "--model", "model", "--long", "120", "--out", out]
     };
-    // Killed once the first run is there: everything is encoded by then, some runs are made.
-    let mut child =
-        command(place, &suite("runs")).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let begun = Instant::now();
-    while files_named(&place.join("runs"), "done").is_empty() && child.try_wait().unwrap().is_none() {
-        assert!(begun.elapsed() < Duration::from_secs(600), "no run in ten minutes");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    let _ = child.kill();
-    child.wait().unwrap();
     let stamps = |name: &str| -> Vec<(PathBuf, std::time::SystemTime)> {
         let time = |p: PathBuf| (p.clone(), p.metadata().unwrap().modified().unwrap());
         files_named(&place.join("runs"), name).into_iter().map(time).collect()
     };
-    let (encoded, made) = (stamps("features.safetensors"), stamps("done"));
+    // Killed twice: once the first pack is there, while the others are being encoded; and once the first run is there.
+    // Everything is encoded by then, some runs are made.
+    let killed_with_the_first = |name: &str| {
+        let mut child =
+            command(place, &suite("runs")).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let begun = Instant::now();
+        while files_named(&place.join("runs"), name).is_empty() && child.try_wait().unwrap().is_none() {
+            assert!(begun.elapsed() < Duration::from_secs(600), "no {name} in ten minutes");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let _ = child.kill();
+        child.wait().unwrap();
+        stamps("features.safetensors")
+    };
+    let begun = killed_with_the_first("features.safetensors");
+    let encoded = killed_with_the_first("done");
+    assert!(begun.iter().all(|pack| encoded.contains(pack)), "no pack is encoded twice");
+    let made = stamps("done");
     assert_eq!(encoded.len(), 4 + 4 + 6 + 4 + 4, "a pack per domain");
     let output = ok(place, &suite("runs"));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -194,7 +201,8 @@ fn the_batteries_run_from_coop_layouts() {
     let tables = String::from_utf8(output.stdout).unwrap();
     assert!(tables.contains("| dtd | 6, 2 |") && tables.contains("/ 47.4 |"), "{tables}");
     assert!(
-        tables.contains("| food101 | absent |") && tables.contains("ImageNet and its shifts"),
+        tables.contains("| food101 | absent: expected in root/food101")
+            && tables.contains("ImageNet and its shifts"),
         "{tables}"
     );
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -205,6 +213,11 @@ fn the_batteries_run_from_coop_layouts() {
     let head = files_named(&place.join("runs"), "head.safetensors").remove(0);
     let about = String::from_utf8(ok(place, &["inspect", head.to_str().unwrap()]).stdout).unwrap();
     assert!(about.contains("banded"), "{about}");
+    let kept = |name: &str| std::fs::read_to_string(place.join("runs/suite-tta-vlm").join(name)).unwrap();
+    assert_eq!(kept("tables.md"), tables);
+    assert!(kept("report.html").contains("Summary"));
+    let packs = String::from_utf8(ok(place, &["suite", "tta-vlm", "imagenet"]).stdout).unwrap();
+    assert!(packs.contains("absent: `ultta encode --dataset imagenet-r --root DIR --out data`"), "{packs}");
     assert_eq!(command(place, &["suite", "tta-vlm", "imagnet"]).output().unwrap().status.code(), Some(2));
 }
 

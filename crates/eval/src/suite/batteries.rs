@@ -188,6 +188,8 @@ pub fn pack_of(data: &Path, dataset: &str) -> Result<Option<Dataset>> {
 pub struct Run<'a> {
     /// Opens a dataset, if it is there.
     pub open: &'a dyn Fn(&str) -> Result<Option<Dataset>>,
+    /// How a dataset is got that is not there.
+    pub absent: &'a dyn Fn(&str) -> String,
     /// Methods by name.
     pub methods: Vec<String>,
     /// Seeds of the shuffled streams.
@@ -235,7 +237,7 @@ impl Run<'_> {
         let number = |value: Option<f64>| value.map_or("–".to_string(), |v| format!("{v:.1}"));
         for &dataset in battery.datasets {
             let Some((_, rows, classes)) = packs.iter().find(|(name, ..)| name == dataset) else {
-                line(&mut out, &[dataset.to_string(), "absent".into()]);
+                line(&mut out, &[dataset.to_string(), (self.absent)(dataset)]);
                 continue;
             };
             let mut row = vec![dataset.to_string(), format!("{rows}, {classes}")];
