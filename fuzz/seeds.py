@@ -233,6 +233,9 @@ save("model", "open-clip", json.dumps({"model_cfg": clip, "preprocess_cfg": {"me
 pictures = [["a.jpg", 0, "Abyssinian"], ["b.jpg", 1, "Beagle"]]
 save("split", "two", json.dumps({"train": pictures[:1], "val": [], "test": pictures}).encode())
 
+# journal: a line, and one that was torn
+save("journal", "torn", b'{"key":"ul-tta|a|0","top1":1.5,"nll":0.1,"ece":-0.2}\n{"key":"to')
+
 # config
 save("config", "empty", b"")
 save("config", "paper", b'[method.ul_tta]\npreset = "paper"\n')
