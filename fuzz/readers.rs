@@ -15,6 +15,7 @@ use ultta_encode::source;
 use ultta_encode::tokens::Tokenizer;
 use ultta_encode::weights::{Layout, Tensors};
 use ultta_eval::pack::Pack;
+use ultta_eval::tune::Journal;
 use ultta_formats::Line;
 use ultta_server::body::from_file;
 
@@ -22,7 +23,7 @@ use ultta_server::body::from_file;
 pub type Reader = fn(&[u8]);
 
 /// All readers by the names of their targets and corpus folders.
-pub const READERS: [(&str, Reader); 21] = [
+pub const READERS: [(&str, Reader); 23] = [
     ("features", features),
     ("head", head),
     ("state", state),
@@ -44,6 +45,8 @@ pub const READERS: [(&str, Reader); 21] = [
     ("delta", delta),
     ("run", run),
     ("split", split),
+    ("journal", journal),
+    ("parquet", parquet),
 ];
 
 /// A folder with one file that holds these bytes, for readers that open files.
@@ -97,7 +100,14 @@ pub fn state(bytes: &[u8]) {
         }
         State::from_bytes(&session.state().to_bytes().expect("it can be saved")).map(|_| ()).unwrap_or(());
     }
-    let _ = state.merge(&state);
+    // What is merged loads or is refused, and goes on.
+    let mut session = Session::new(head, &Config::default()).expect("a session");
+    state.metadata.extend(session.state().metadata);
+    if let Ok(merged) = state.merge(&state)
+        && session.load(&merged).is_ok()
+    {
+        session.step(&Features::new([0.6, 0.8].repeat(200), 2).expect("unit rows")).expect("it goes on");
+    }
 }
 
 /// A `.npy` or `.npz` file.
@@ -309,6 +319,20 @@ pub fn split(bytes: &[u8]) {
     std::fs::create_dir(folder.path().join("images")).expect("room for a folder");
     std::fs::write(folder.path().join("images/a.jpg"), b"").expect("room for a temporary file");
     let _ = Dataset::named("oxford_pets").expect("a dataset").open(folder.path());
+}
+
+/// The journal of a search for settings.
+pub fn journal(bytes: &[u8]) {
+    let (_folder, path) = folder_with("journal.jsonl", bytes);
+    if Journal::open(&path).is_ok() {
+        Journal::open(&path).expect("what is left is whole");
+    }
+}
+
+/// A features file in Parquet form.
+pub fn parquet(bytes: &[u8]) {
+    let (_folder, path) = folder_with("features.parquet", bytes);
+    read_pack(Pack::open(&path, None));
 }
 
 /// A safetensors file without tensors.

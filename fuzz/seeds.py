@@ -31,6 +31,12 @@ PICTURES = {
     "bmp": "Qk1OAAAAAAAAADYAAAAoAAAAAwAAAAIAAAABABgAAAAAABgAAADEDgAAxA4AAAAAAAAAAAAAAwIBMmTICQkJAAAAAAD/AP8A/wAAAAAA",
 }
 
+# Three rows of two numbers with labels and marks, written by PyArrow.
+PARQUET = {
+    "plain": "UEFSMRUEFSAVIEwVCBUAEgAAAACAPwAAAACamRk/zcxMPxUAFSAVICwVDBUQFQYVBhwAAAACAAAAAyoCAAAADAMCA+QBFQQVIBUgTBUEFQASAAAAAAAAAAAAAAEAAAAAAAAAFQAVEhUSLBUGFRAVBhUGHAAAAAIAAAAGAQEDBhUAFQ4VDiwVBhUAFQYVBhwAAAACAAAABgEFFQQZbDUAGAZzY2hlbWEVBgA1AhgIZmVhdHVyZXMVAhUGTDwAAAA1BBgEbGlzdBUCABUIJQIYB2VsZW1lbnQAFQQlAhgGbGFiZWxzABUAJQIYBWxlYXJuABYGGRwZPCYAHBUIGTUABhAZOAhmZWF0dXJlcwRsaXN0B2VsZW1lbnQVABYMFoIBFoIBJkQmCCksFQQVABUCABUAFRAVAgA8KSYGBhlGAAAADAAAACYAHBUEGTUABhAZGAZsYWJlbHMVABYGFnQWdCbGASaKASksFQQVABUCABUAFRAVAgA8KQYZJgAGAAAAJgAcFQAZJQYAGRgFbGVhcm4VABYGFjQWNCb+AUkcFQAVABUCADwpBhkmAAYAAAAWqgIWBiYIFqoCACggcGFycXVldC1jcHAtYXJyb3cgdmVyc2lvbiAyNi4wLjEZPBwAABwAABwAAABPAQAAUEFSMQ==",
+    "snappy": "UEFSMRUEFUAVPEwVCBUAEgAAIAAABQEE8D8FB0gAAAAzMzMzMzPjP5qZmZmZmek/FQAVIBUkLBUMFRAVBhUGHAAAABA8AgAAAAMqAgAAAAwDAgPkARUEFSAVJEwVBBUAEgAAEDwAAAAAAAAAAAEAAAAAAAAAFQAVEhUWLBUGFRAVBhUGHAAAAAkgAgAAAAYBAQMGFQAVDhUSLBUGFQAVBhUGHAAAAAcYAgAAAAYBBRUEGWw1ABgGc2NoZW1hFQYANQIYCGZlYXR1cmVzFQIVBkw8AAAANQQYBGxpc3QVAgAVCiUCGAdlbGVtZW50ABUEJQIYBmxhYmVscwAVACUCGAVsZWFybgAWBhkcGTwmABwVChk1AAYQGTgIZmVhdHVyZXMEbGlzdAdlbGVtZW50FQIWDBaiARaiASZgJggpLBUEFQAVAgAVABUQFQIAPCkmBgYZRgAAAAwAAAAmABwVBBk1AAYQGRgGbGFiZWxzFQIWBhZ0Fnwm6gEmqgEpLBUEFQAVAgAVABUQFQIAPCkGGSYABgAAACYAHBUAGSUGABkYBWxlYXJuFQIWBhY0FjgmpgJJHBUAFQAVAgA8KQYZJgAGAAAAFsoCFgYmCBbWAgAoIHBhcnF1ZXQtY3BwLWFycm93IHZlcnNpb24gMjYuMC4xGTwcAAAcAAAcAAAATwEAAFBBUjE=",
+}
+
 
 def save(target, name, data):
     path = CORPUS / target / name
@@ -218,6 +224,10 @@ save("folder", "start", json.dumps(manifest | {"base": None, "logs": [0]}).encod
 for name, data in PICTURES.items():
     save("picture", name, base64.b64decode(data))
 
+# parquet
+for name, data in PARQUET.items():
+    save("parquet", name, base64.b64decode(data))
+
 # labels and model
 save("labels", "lines", "\ufeffcat\ndog\n\n  red fox \n".encode())
 save("labels", "list", b'["cat", "dog"]')
@@ -232,6 +242,9 @@ save("model", "open-clip", json.dumps({"model_cfg": clip, "preprocess_cfg": {"me
 # split: CoOp's list of pictures, with and without them
 pictures = [["a.jpg", 0, "Abyssinian"], ["b.jpg", 1, "Beagle"]]
 save("split", "two", json.dumps({"train": pictures[:1], "val": [], "test": pictures}).encode())
+
+# journal: a line, and one that was torn
+save("journal", "torn", b'{"key":"ul-tta|a|0","top1":1.5,"nll":0.1,"ece":-0.2}\n{"key":"to')
 
 # config
 save("config", "empty", b"")

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -56,24 +57,26 @@ def make(folder: Path, rows: int, classes: int, dim: int, cameras: int) -> None:
 def work(engine: str, folder: Path, partitions: int) -> None:
     """One engine, in a process of its own. Prints how long it started and worked."""
     source, target = str(folder / "rows.parquet"), str(folder / engine)
+    # Ray adds to what is there.
+    shutil.rmtree(target, ignore_errors=True)
     head = ultta.Head.load(folder / "head.safetensors")
     begun = time.monotonic()
     if engine == "ray":
         import ray
 
-        import ultta.ray
+        from ultta.ray import adapt
 
         store = 2 << 30
         ray.init(num_cpus=2, object_store_memory=store, include_dashboard=False, logging_level="ERROR")
         ray.data.DataContext.get_current().enable_progress_bars = False
         started = time.monotonic()
         rows = ray.data.read_parquet(source)
-        found = ultta.ray.adapt(rows, head, key="camera", time="frame", partitions=partitions)
+        found = adapt(rows, head, key="camera", time="frame", partitions=partitions)
         found.write_parquet(target)
     else:
         from pyspark.sql import SparkSession
 
-        import ultta.spark
+        from ultta.spark import adapt
 
         builder = SparkSession.builder.master("local[2,4]").config("spark.ui.enabled", "false")
         builder = builder.config("spark.driver.memory", "3g").config("spark.sql.shuffle.partitions", partitions)
@@ -83,7 +86,7 @@ def work(engine: str, folder: Path, partitions: int) -> None:
         spark.sparkContext.setLogLevel("ERROR")
         started = time.monotonic()
         rows = spark.read.parquet(source)
-        ultta.spark.adapt(rows, head, key="camera", time="frame").write.mode("overwrite").parquet(target)
+        adapt(rows, head, key="camera", time="frame").write.mode("overwrite").parquet(target)
     done = time.monotonic()
     print(json.dumps({"start": started - begun, "work": done - started}))
 

@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::panic::catch_unwind;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -31,8 +32,14 @@ const IN_MEMORY: usize = 256 << 20;
 /// What may stand beside the rows, one value for each.
 const BESIDE: [&str; 3] = ["labels", "learn", "times"];
 
-/// The file as the bytes of a safetensors file.
+/// The file as the bytes of a safetensors file. The crate that reads Parquet panics on some files whose parts do not fit
+/// each other; such a file is broken like any other.
 pub(crate) fn unpack(path: &Path) -> Result<Bytes> {
+    catch_unwind(|| unpack_sound(path))
+        .unwrap_or_else(|_| Err(broken("its parts do not fit each other").at(path)))
+}
+
+fn unpack_sound(path: &Path) -> Result<Bytes> {
     let table = Table::open(path)?;
     let features = table.need("features")?;
     if !is_float(features.dtype) {
@@ -107,11 +114,26 @@ impl<'a> Table<'a> {
             );
         }
         let table = Self { path, reader, rows };
+        table.check_places()?;
         if table.named("views").next().is_some() {
             let what = "views: not read from Parquet; save the file as safetensors".to_string();
             return Err(table.problem(Problem::Unsupported { what }));
         }
         Ok(table)
+    }
+
+    /// Every column lies within the file.
+    fn check_places(&self) -> Result<()> {
+        let end = std::fs::metadata(self.path).map_err(Error::io("opening", self.path))?.len();
+        let groups = self.reader.metadata().row_groups();
+        for column in groups.iter().flat_map(|group| group.columns()) {
+            let start = column.dictionary_page_offset().unwrap_or(column.data_page_offset());
+            let place = u64::try_from(start).ok().zip(u64::try_from(column.compressed_size()).ok());
+            if place.and_then(|(start, length)| start.checked_add(length)).is_none_or(|last| last > end) {
+                return Err(self.broken("a column lies outside of it"));
+            }
+        }
+        Ok(())
     }
 
     fn problem(&self, problem: Problem) -> Error {
@@ -417,6 +439,23 @@ mod tests {
         ] {
             let error = error(name);
             assert!(error.contains(words) && error.contains(&format!("{name}.parquet")), "{error}");
+        }
+    }
+
+    #[test]
+    fn changed_bytes_are_read_or_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.parquet");
+        for name in ["doubles", "whole"] {
+            let whole = std::fs::read(fixture(name)).unwrap();
+            let mut refused = 0;
+            for at in 0..whole.len() {
+                let mut changed = whole.clone();
+                changed[at] ^= 0x55;
+                std::fs::write(&path, changed).unwrap();
+                refused += usize::from(unpack(&path).is_err());
+            }
+            assert!(refused > whole.len() / 4, "{name}: {refused} of {} refused", whole.len());
         }
     }
 

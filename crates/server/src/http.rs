@@ -28,6 +28,10 @@ use crate::streams::Streams;
 
 static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
+/// What a refused request still sends is read and dropped, up to this much or twice the limit of a body: a client that is cut
+/// off earlier sees a broken pipe instead of the refusal.
+const DROPPED: usize = 64 << 20;
+
 /// All that requests share.
 pub struct App {
     pub config: ServerConfig,
@@ -174,7 +178,7 @@ async fn every_request(State(app): State<Arc<App>>, mut request: Request, next: 
     }
     // A client that was too slow gets no more time to send the rest of its body.
     if response.status() != StatusCode::REQUEST_TIMEOUT {
-        watch.finish(2 * app.config.limits.body_bytes);
+        watch.finish((2 * app.config.limits.body_bytes).max(DROPPED));
     }
     if response.status() == StatusCode::METHOD_NOT_ALLOWED {
         let allow = response.headers().get(header::ALLOW).cloned();

@@ -10,7 +10,7 @@ use prometheus::{
 
 use crate::board::Status;
 use crate::fleet::GroupView;
-use crate::verdict::Verdict;
+use crate::verdict::{Level, Verdict};
 
 /// Upper ends of the bins of latencies, in seconds.
 const BUCKETS: [f64; 14] =
@@ -47,6 +47,7 @@ pub struct Metrics {
 }
 
 struct StreamGauge {
+    name: &'static str,
     gauge: GaugeVec,
     value: fn(&Status) -> f64,
 }
@@ -71,6 +72,9 @@ impl Stages {
         self.alarms.with_label_values(&[&*self.stream, kind]).inc();
     }
 }
+
+/// The gauge of damage. It also tells of streams that could not be opened.
+const DAMAGED: &str = "ultta_damaged";
 
 /// Name, meaning, and how the value is read from a stream's status.
 const STREAM_GAUGES: [(&str, &str, fn(&Status) -> f64); 35] = [
@@ -122,7 +126,7 @@ const STREAM_GAUGES: [(&str, &str, fn(&Status) -> f64); 35] = [
         s.sync_lag_ms / 1e3
     }),
     ("ultta_learning", "1 while samples teach, 0 while frozen", |s| f64::from(u8::from(s.learning))),
-    ("ultta_damaged", "1 while something was lost on the disk and nobody has acknowledged it", |s| {
+    (DAMAGED, "1 while something was lost on the disk and nobody has acknowledged it", |s| {
         f64::from(u8::from(s.damage.is_some()))
     }),
     ("ultta_degraded", "1 while the disk does not take the log and nothing is learnt", |s| {
@@ -184,7 +188,7 @@ impl Metrics {
         for (name, help, value) in STREAM_GAUGES {
             let gauge = GaugeVec::new(Opts::new(name, help), &["stream"])?;
             registry.register(Box::new(gauge.clone()))?;
-            streams.push(StreamGauge { gauge, value });
+            streams.push(StreamGauge { name, gauge, value });
         }
         Ok(Self {
             registry,
@@ -248,10 +252,11 @@ impl Metrics {
         }
     }
 
-    /// The text that Prometheus scrapes.
+    /// The text that Prometheus scrapes. `unopened` names the streams that could not be opened: they are damaged, too.
     pub fn text<'a>(
         &self,
         streams: impl Iterator<Item = (&'a str, Status, Verdict, usize)>,
+        unopened: impl Iterator<Item = &'a str>,
         now: f64,
     ) -> Result<String, prometheus::Error> {
         for (name, status, verdict, waiting) in streams {
@@ -263,6 +268,11 @@ impl Metrics {
                 gauge.gauge.with_label_values(&[name]).set((gauge.value)(&status));
             }
             self.queue.with_label_values(&[name]).set(waiting as i64);
+        }
+        for name in unopened {
+            self.verdicts.with_label_values(&[name]).set(Level::Act as i64);
+            let damaged = self.streams.iter().filter(|gauge| gauge.name == DAMAGED);
+            damaged.for_each(|gauge| gauge.gauge.with_label_values(&[name]).set(1.0));
         }
         let mut out = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut out)?;

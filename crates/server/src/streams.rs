@@ -232,6 +232,7 @@ impl Streams {
         if self.is_damaged(name) {
             tokio::task::block_in_place(|| Folder::remove(&self.root.join(name)))?;
             self.damaged_names().remove(name);
+            self.metrics.forget(name);
             tracing::info!(stream = name, "deleted");
             return Ok(());
         }

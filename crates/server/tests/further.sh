@@ -30,10 +30,10 @@ venv() { # packages
   "$scratch/venv/bin/pip" install -q "$@"
 }
 
-wide() { cargo test --quiet --workspace --features gradient --test service wide_features -- --ignored --nocapture; } # memory at d = 4096
+wide() { cargo test --quiet --workspace --features gradient,nats,parquet --test service wide_features -- --ignored --nocapture; } # memory at d = 4096
 
 kills() { # kill -9 under load, half of them amid labels, snapshots, returns, freezing, compaction and a shadow
-  ULTTA_KILLS="${KILLS:-200}" cargo test --quiet --workspace --features gradient --test cli killed_at_random -- --nocapture
+  ULTTA_KILLS="${KILLS:-200}" cargo test --quiet --workspace --features gradient,nats,parquet --test cli killed_at_random -- --nocapture
 }
 
 hostile() { # normal clients alone and beside hostile ones: their p99, every status, memory
@@ -111,7 +111,7 @@ PYTHON
   unset ULTTA_TOKEN_ADMIN
 }
 
-fuzz() { cargo fuzz --version > /dev/null 2>&1 || cargo install --quiet cargo-fuzz; python3 fuzz/fuzz.py "${SECONDS_:-60}" body; }
+fuzz() { cargo fuzz --version > /dev/null 2>&1 || cargo install --quiet cargo-fuzz; python3 fuzz/fuzz.py "${SECONDS_:-60}" body request infer log folder; }
 
 for what in "${@:-wide kills hostile schema triton page fuzz}"; do for each in $what; do echo "== $each"; "$each"; done; done
 echo "all passed; left in $scratch"

@@ -276,6 +276,53 @@ fn idle_connections_leave_files_for_the_logs() {
     server.terminate();
 }
 
+/// Where numbers belong only numbers are read: 28 MB of other things, with which a reader once took gigabytes.
+#[test]
+fn a_body_of_other_things_takes_no_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), &[]);
+    let megabytes = |what: &str| -> f64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
+        let line = status.lines().find(|line| line.starts_with(what)).expect("Linux");
+        line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap() / 1024.0
+    };
+    let before = megabytes("VmRSS");
+    let objects = r#"{"":0},"#.repeat(4_000_000);
+    let body = format!(
+        r#"{{"inputs": [{{"name": "features", "shape": [1, 16], "datatype": "FP32", "data": [{objects}0]}}]}}"#
+    );
+    let infer = server.agent.post(format!("http://{}/v2/models/default/infer", server.address));
+    let refused = infer.header("content-type", "application/json").send(&body).unwrap();
+    assert_eq!(refused.status(), 422);
+    let most = megabytes("VmHWM");
+    assert!(most < before + 80.0, "{before:.0} MB before, {most:.0} MB at most");
+    std::thread::sleep(Duration::from_secs(2));
+    let after = megabytes("VmRSS");
+    assert!(after < before + 40.0, "{before:.0} MB before, {after:.0} MB after");
+    server.terminate();
+}
+
+/// A large body that is refused ends with the refusal, not with a broken pipe.
+#[test]
+fn the_client_is_told_why_a_large_body_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("ultta.toml");
+    std::fs::write(&file, "[server.limits]\nbody_bytes = 1000000\n").unwrap();
+    let server = Server::start(folder.path(), &["--config", file.to_str().unwrap()]);
+    let config = SimulatorConfig { classes: 2, dim: 4096, ..Default::default() };
+    let features = Simulator::new(&config).unwrap().next_block(500).0;
+    let npy = folder.path().join("wide.npy");
+    std::fs::write(&npy, to_npy(&features)).unwrap();
+    let url = format!("http://{}", server.address);
+    for _ in 0..5 {
+        let arguments = ["client", "--url", &url, "classify", npy.to_str().unwrap()];
+        let output = Command::new(ULTTA).args(arguments).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(2) && text.contains("a body may have 1000000 bytes"), "{text}");
+    }
+    server.terminate();
+}
+
 #[test]
 fn rust_http_and_the_command_line_give_the_same_answers() {
     let folder = tempfile::tempdir().unwrap();

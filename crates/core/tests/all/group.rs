@@ -447,6 +447,33 @@ fn members_teach_each_other() {
     assert!(shared > whole - 0.02, "shared {shared:.4}, one machine {whole:.4}");
 }
 
+/// Members wait and update by the group's samples: of three alike each begins to learn after a third of the usual warm-up.
+#[test]
+fn members_wait_for_the_groups_samples() {
+    let world = World::small();
+    let config = crate::common::config("ul-tta", &[("scenes", "false"), ("gate.keep", "1")]);
+    let first_admitted = |others: usize| {
+        let mut one = member(&world, &config, "one");
+        let mut rest: Vec<Session> =
+            (0..others).map(|i| member(&world, &config, &format!("other {i}"))).collect();
+        let mut first = None;
+        for round in 0..20 {
+            let step = one.step(&world.rows(10, round)).unwrap();
+            let here = step.prediction.answers.iter().position(|answer| answer.admitted);
+            first = first.or(here.map(|i| 10 * round as usize + i));
+            one.cut().unwrap();
+            for (i, other) in rest.iter_mut().enumerate() {
+                other.step(&world.rows(10, 1000 * (i as u64 + 1) + round)).unwrap();
+                one.take(&other.cut().unwrap().unwrap()).unwrap();
+            }
+        }
+        first.unwrap()
+    };
+    assert_eq!(first_admitted(0), 100, "alone, the warm-up of the settings");
+    assert_eq!(first_admitted(2), 34, "of three, a third of it");
+    assert_eq!(first_admitted(20), 30, "in a large group, what the gate needs to compare with");
+}
+
 /// A camera that sees the classes elsewhere than the others is not spoilt by them: they come to count for little.
 #[test]
 fn a_camera_unlike_the_rest_is_not_spoilt() {

@@ -42,7 +42,8 @@ fn evidence_adds_and_locals_are_left_behind() {
     for (name, config) in teachable() {
         let (a, b) = (taught(&world, &config, 700, 1), taught(&world, &config, 300, 2));
         let merged = a.merge(&b).unwrap();
-        assert!(merged.tensors.keys().all(|k| k.starts_with("evidence.")), "{name}");
+        // Beside the evidence stands what trust it had earned.
+        assert!(merged.tensors.keys().all(|k| k.starts_with("evidence.") || k == "trust"), "{name}");
         assert_eq!(names(&merged), names(&a), "{name}");
         assert_eq!(scale(&merged), 1.0, "{name}");
         assert_eq!(merged.metadata, a.metadata, "{name}");
@@ -142,6 +143,48 @@ fn what_follows_from_the_evidence_is_there_at_once() {
     for (class, drift) in session.per_class().iter().enumerate() {
         let expected = (1.0 + counts[class]) / (10.0 + total);
         assert!((drift.prior - expected).abs() < 1e-6, "class {class}: {} not {expected}", drift.prior);
+    }
+}
+
+/// Evidence that earned trust in its parts is trusted once merged, by the mean of what they earned, and answers better than
+/// the frozen model at once.
+#[test]
+fn merged_evidence_keeps_the_trust_that_its_parts_earned() {
+    let world = World::new(10, 32, 9.0);
+    let config = quick("ul-tta", &[]);
+    let learnt = |seed: u64, n: usize| {
+        let mut session = world.session(&config);
+        session.step(&world.rows(n, seed)).unwrap();
+        session.state()
+    };
+    let (a, b) = (learnt(1, 500), learnt(2, 300));
+    let merged = a.merge(&b).unwrap();
+    let judged = |state: &State| state.get::<u64>("local.since").unwrap()[1] as f64;
+    let scale = |state: &State| state.get::<f64>("local.image").unwrap()[0];
+    let trust = merged.get::<f64>("trust").unwrap();
+    assert_eq!(trust[0], judged(&a) + judged(&b));
+    let mean = (judged(&a) * scale(&a) + judged(&b) * scale(&b)) / trust[0];
+    assert!((trust[1] - mean).abs() < 1e-9 * mean && mean > 0.0, "{} not {mean}", trust[1]);
+
+    let (rows, labels) = world.samples(3000, 999);
+    let right = |session: &Session| {
+        let step = session.predict(&rows).unwrap();
+        let of = |label: &dyn Fn(usize) -> usize| (0..3000).filter(|&i| label(i) == labels[i]).count();
+        (of(&|i| step.rows[i].label), of(&|i| step.rows[i].zero_shot.label))
+    };
+    let (adapted, frozen) = right(&Session::resume(world.head.clone(), &merged).unwrap());
+    assert!(adapted > frozen + 60, "{adapted} right of 3000, frozen {frozen}");
+    let mut without = merged.clone();
+    without.tensors.remove("trust");
+    assert_eq!(right(&Session::resume(world.head.clone(), &without).unwrap()), (frozen, frozen));
+
+    for (i, wrong) in [(0, 1e30), (1, -1.0), (2, 1e13), (8, 0.0)] {
+        let mut state = merged.clone();
+        let mut trust = trust.to_vec();
+        trust[i] = wrong;
+        state.put("trust", &trust);
+        let refused = Session::resume(world.head.clone(), &state).unwrap_err().to_string();
+        assert!(refused.contains("trust"), "{refused}");
     }
 }
 

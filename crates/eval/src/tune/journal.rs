@@ -40,7 +40,7 @@ struct Line {
 }
 
 /// Evaluations by their key: everything that decides what comes out.
-pub(crate) struct Journal {
+pub struct Journal {
     path: PathBuf,
     known: Mutex<(HashMap<String, Evaluated>, File)>,
 }

@@ -23,9 +23,8 @@ use crate::method::Method;
 use crate::plan::{Job, Plan, Progress, in_parallel};
 use crate::random::Random;
 use crate::run_folder::config_text;
-use journal::Journal;
 
-pub use journal::Evaluated;
+pub use journal::{Evaluated, Journal};
 pub use space::{Knob, Point, Scale, Space, tunable};
 pub use written::{Fold, Gain, Tuned};
 

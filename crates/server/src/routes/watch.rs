@@ -57,11 +57,12 @@ async fn readyz(State(app): State<Arc<App>>) -> Result<Json<HealthView>, Problem
 #[utoipa::path(get, path = "/metrics", tag = "watch", responses((status = 200, description = "Metrics", body = String, content_type = "text/plain"), Refusals),
     security((), ("token" = [])))]
 async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Problem> {
-    let streams = app.streams.all();
+    let (streams, damaged) = (app.streams.all(), app.streams.damaged());
     let each = streams.iter().map(|s| (s.name.as_str(), s.status(), s.verdict(), s.waiting()));
+    let unopened = damaged.keys().map(String::as_str);
     app.metrics.groups(&app.fleet.views());
-    let text =
-        app.metrics.text(each, app.streams.clock.now()).map_err(|e| Problem::unavailable(e.to_string()))?;
+    let text = app.metrics.text(each, unopened, app.streams.clock.now());
+    let text = text.map_err(|e| Problem::unavailable(e.to_string()))?;
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response())
 }
 

@@ -334,6 +334,8 @@ fn a_damaged_stream_does_not_keep_the_others_from_being_served() {
     assert_eq!(service.post("/v1/streams", &again).0, 409, "what is left of it is not overwritten");
     assert_eq!(service.delete("/v1/streams/other"), 204);
     assert_eq!(service.get("/healthz").1["status"], "ok");
+    let metrics = String::from_utf8(service.get_bytes("/metrics").1).unwrap();
+    assert!(!metrics.contains("stream=\"other\""), "nothing is left of it");
     assert_eq!(service.post("/v1/streams", &again).0, 201);
     service.stop();
 }

@@ -162,7 +162,9 @@ fn refusals_of_large_bodies_are_seen() {
     let folder = tempfile::tempdir().unwrap();
     let mut small = config(folder.path());
     small.limits.body_bytes = 3_000_000;
+    small.limits.waiting_bytes = 3_000_000;
     small.tokens.admin.push("a-token-of-the-tests".into());
+    small.tokens.read.push("a-token-that-only-reads".into());
     let mut service = Service::start(small);
     service.ensure("default", "ul-tta");
     let (large, larger) = (vec![0; 2_900_000], vec![0; 5_000_000]);
@@ -171,11 +173,23 @@ fn refusals_of_large_bodies_are_seen() {
     for _ in 0..5 {
         service.token = None;
         assert_eq!(service.send(classify, octets, &large).0, 401);
+        service.token = Some("a-token-that-only-reads".into());
+        assert_eq!(service.send(classify, octets, &large).0, 403);
         service.token = Some("a-token-of-the-tests".into());
         assert_eq!(service.send("/v1/streams/none/classify", octets, &large).0, 404);
         assert_eq!(service.send(classify, "text/plain", &large).0, 415);
         assert_eq!(service.send(classify, octets, &larger).0, 413);
     }
+    // Another body holds the room.
+    let mut other = TcpStream::connect(service.address).unwrap();
+    let head = format!(
+        "POST {classify} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer a-token-of-the-tests\r\ncontent-type: {octets}\r\ncontent-length: {}\r\n\r\n",
+        large.len()
+    );
+    other.write_all(head.as_bytes()).unwrap();
+    other.write_all(&large[..2_000_000]).unwrap();
+    eventually("no room is left", || service.send(classify, octets, &large).0 == 429);
+    drop(other);
     service.stop();
 }
 

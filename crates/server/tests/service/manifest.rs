@@ -113,6 +113,11 @@ fn every_file_that_is_missing_or_changed_is_named_and_putting_it_back_mends_the_
         assert!(words.iter().all(|word| named.contains(word)), "{what}: {named}");
         assert_eq!(service.get("/v1/streams/default").0, 503, "{what}");
         assert_eq!(service.get("/v1/streams").1["damaged"]["default"], named, "{what}");
+        assert_eq!(service.get("/v2/models/default/ready").0, 503, "{what}");
+        let metrics = String::from_utf8(service.get_bytes("/metrics").1).unwrap();
+        for line in ["ultta_damaged{stream=\"default\"} 1", "ultta_verdict{stream=\"default\"} 2"] {
+            assert!(metrics.contains(line), "{what}: {line}");
+        }
         assert_eq!(service.get("/v1/streams/other").0, 200, "{what}: the other is served");
         service.stop();
         // With its own files back it is what it was.

@@ -21,7 +21,7 @@
 //! | restart | everything is forgotten when rows come to look unlike those before | `shift.rs` |
 //! | parts of an answer, a plain layer | why a row is answered so; what a device can run | `explain.rs`, `layer.rs` |
 //! | others | what a group has learnt, and the law that adds it up | `shared.rs` |
-//! | all of it in a file | what is saved, and what of it two sessions may add | `saved.rs` |
+//! | all of it in a file | what is saved, and what of it two sessions may add | `saved.rs`, `trust.rs` |
 //!
 //! A sample is answered first and teaches after (`answer.rs`, `UlTta::learn`). A sample here is the first row of
 //! a scene: near-copies are answered and teach nothing. Every sample teaches the prior; samples that the gate admits
@@ -84,6 +84,7 @@ mod shared;
 mod shares;
 mod sharpness;
 mod shift;
+pub(crate) mod trust;
 
 pub use config::*;
 use corrections::{Corrected, Corrections};
@@ -265,7 +266,7 @@ impl UlTta {
 
     /// Whether the gate lets a sample teach the evidence.
     fn admits(&self, sample: &Summary) -> bool {
-        self.seen >= self.config.gate.warm_up && self.gate.admits(sample)
+        self.seen >= self.warm_up() && self.gate.admits(sample)
     }
 
     /// Lets an answered sample teach. `true` if the gate admitted it.
@@ -361,8 +362,9 @@ impl UlTta {
         }
         self.image.fit(&self.recent, advanced);
         self.prior.update(&work.prior);
+        let warm = self.seen > self.warm_up();
         if let Some(evidence) = &mut self.evidence {
-            if self.seen > self.config.gate.warm_up {
+            if warm {
                 evidence.update(self.shared.as_deref_mut().and_then(Shared::others_at_update));
             }
             self.image.grow(evidence.mean_count(), advanced);

@@ -76,6 +76,7 @@ impl UlTta {
             if let Some(evidence) = &mut fresh.evidence {
                 evidence.recompute(fresh.shared.as_deref().and_then(Shared::others));
             }
+            fresh.load_trust(state)?;
         }
         match &mut fresh.evidence {
             Some(evidence) if in_group => evidence.load_mark(state)?,

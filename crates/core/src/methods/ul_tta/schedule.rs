@@ -1,4 +1,8 @@
-//! When an update comes.
+//! When an update comes, and when the evidence begins to learn.
+//!
+//! In a group both go by the group's samples, as on one machine that sees them all. A member counts its own samples and
+//! knows the group's *pace*: how many samples of the group come on one of its own. So of three members alike each waits
+//! for a third of the samples that one machine would wait for.
 
 use super::UlTta;
 
@@ -7,6 +11,17 @@ use super::UlTta;
 const UPDATE_SHARE: u64 = 8;
 
 impl UlTta {
+    /// Samples of the group, counted in own ones.
+    fn in_own(&self, samples: u64) -> u64 {
+        let pace = self.shared.as_ref().map_or(1.0, |shared| shared.pace());
+        (samples as f64 / pace).ceil() as u64
+    }
+
+    /// Samples before the evidence learns.
+    pub(super) fn warm_up(&self) -> u64 {
+        self.in_own(self.config.gate.warm_up)
+    }
+
     /// Whether an update follows the sample: by count, or by time where times are given.
     pub(super) fn update_is_due(&mut self, counts: bool, time: Option<f64>) -> bool {
         let seconds = self.config.update.seconds;
@@ -16,7 +31,7 @@ impl UlTta {
         };
         let most = self.config.advanced.update_every_most;
         let most = self.evidence.as_ref().map_or(most, |e| most.min(e.half_life() as u64 / 2));
-        let enough = self.config.advanced.update_every.max(most.min(self.seen / UPDATE_SHARE));
+        let enough = self.in_own(self.config.advanced.update_every).max(most.min(self.seen / UPDATE_SHARE));
         let due = (counts && self.since_update >= enough) || by_time;
         if due || self.updated_at.is_none() {
             self.updated_at = time.or(self.updated_at);
