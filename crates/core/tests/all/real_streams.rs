@@ -366,7 +366,7 @@ fn members_that_share_answer_like_one_machine() {
     // Members wait and update by their own rows: 100 until the gate admits, 128 between updates. A third of each is as often as one
     // machine does it.
     let own = Config::default();
-    let settings = [("gate.warm_up", "34"), ("update.every", "43")];
+    let settings = [("gate.warm_up", "34"), ("advanced.update_every", "43")];
     let thirds = Config::resolve(None, Some("ul-tta"), None, &settings).unwrap();
     for (name, schedule, config) in [
         ("imagenet6k", "default", &own),
