@@ -9,13 +9,21 @@ cd "$(dirname "$0")"
 export CARGO_INCREMENTAL=0
 all=(--workspace --features gradient,nats,parquet)
 
+# Python packages arrive while the compiler works.
+venv=$(mktemp -d)
+trap 'rm -rf "$venv"' EXIT
+crates/python/test.sh --venv "$venv" &
+packages=$!
+
 cargo fmt --all --check
 cargo clippy "${all[@]}" --all-targets -- -D warnings
 RUSTDOCFLAGS="-D warnings" cargo doc "${all[@]}" --no-deps --quiet
 if cargo nextest --version > /dev/null 2>&1; then
-    cargo nextest run "${all[@]}"
+    # One more than there are cores: some tests wait rather than compute.
+    cargo nextest run "${all[@]}" --test-threads $(($(getconf _NPROCESSORS_ONLN) + 1))
     cargo test "${all[@]}" --doc
 else
     cargo test "${all[@]}"
 fi
-crates/python/test.sh
+wait "$packages"
+ULTTA_VENV="$venv" crates/python/test.sh

@@ -72,9 +72,9 @@ DEFAULT_RANGES = [
     *[(f"prior half-lives {v}", {"advanced": {"prior_half_lives": v}})
       for v in ([8.0, 32.0, 128.0, 512.0], [4.0, 16.0, 64.0, 256.0, float("inf")], [16.0, 256.0])],
     *[(f"prior smoothed by {v} per class", {"advanced": {"prior_smoothing": v}}) for v in (0.02, 0.05, 0.2)],
-    *[(f"evidence half-life {v:.0f} per class", {"prototypes": {"half_life_per_class": v}}) for v in (16.0, 32.0, 64.0)],
+    *[(f"evidence half-life {v:.0f} per class", {"advanced": {"half_life_per_class": v}}) for v in (16.0, 32.0, 64.0)],
     *[(f"gate keeps {v:.0%}", {"gate": {"keep": v}}) for v in (0.3, 0.6, 0.9)],
-    *[(f"update every {v}", {"update": {"every": v}}) for v in (64, 128, 256)],
+    *[(f"update every {v}", {"advanced": {"update_every": v}}) for v in (64, 128, 256)],
 ]
 
 

@@ -21,7 +21,7 @@ pub const PAPER_TOML: &str = include_str!("../config/paper.toml");
 /// ```
 /// use ultta::Config;
 /// let paper = Config::named("ul-tta:paper")?;
-/// let mine = Config::resolve(Some("[method.ul_tta.gate]\nkeep = 0.5"), None, None, &[("update.every", "64")])?;
+/// let mine = Config::resolve(Some("[method.ul_tta.gate]\nkeep = 0.5"), None, None, &[("prior.frozen", "true")])?;
 /// assert!(mine.to_toml().contains("keep = 0.5"));
 /// assert!(Config::named("ul-tta:papre").unwrap_err().to_string().contains("paper"));
 /// # Ok::<(), ultta::Error>(())
@@ -68,7 +68,7 @@ impl Config {
     pub fn from_saved(text: &str) -> Result<Self> {
         let Ok(mut table) = text.parse::<Table>() else { return Self::from_toml(text) };
         let mut any = false;
-        for (old, new) in MOVED {
+        for (old, new) in moves(&table) {
             if let Some(value) = take(&mut table, &old.split('.').collect::<Vec<_>>()) {
                 insert(&mut table, &new.split('.').collect::<Vec<_>>(), value)?;
                 any = true;
@@ -198,7 +198,7 @@ impl Config {
 const TABLES: [&str; 5] = ["alarms", "coverage", "guard", "method", "unknown"];
 
 /// Settings that have another place than in an earlier version: from, to.
-const MOVED: [(&str, &str); 8] = [
+const MOVED: [(&str, &str); 11] = [
     ("guard.window", "guard.advanced.window"),
     ("guard.concentration", "guard.advanced.concentration"),
     ("guard.support", "guard.advanced.support"),
@@ -207,7 +207,17 @@ const MOVED: [(&str, &str); 8] = [
     ("unknown.share", "unknown.advanced.share"),
     ("unknown.share_half_life", "unknown.advanced.share_half_life"),
     ("method.ul_tta.feedback.correctable", "method.ul_tta.advanced.correctable"),
+    ("method.ul_tta.feedback.prior_strength", "method.ul_tta.advanced.label_strength"),
+    ("method.ul_tta.prototypes.half_life_per_class", "method.ul_tta.advanced.half_life_per_class"),
+    ("method.ul_tta.update.every", "method.ul_tta.advanced.update_every"),
 ];
+
+/// Those of [`MOVED`] that concern a file: the settings of our own method moved in its default, not in its other preset.
+fn moves(table: &Table) -> impl Iterator<Item = &'static (&'static str, &'static str)> + use<> {
+    let own = table.get("method").and_then(|method| method.get(presets::NAME)).and_then(Value::as_table);
+    let other = own.is_some_and(|own| presets::preset_of(own).is_ok_and(|preset| preset != Preset::Default));
+    MOVED.iter().filter(move |(old, _)| !other || !old.starts_with("method."))
+}
 
 /// A sentence about the first setting of a file that has moved; empty if there is none.
 fn moved(table: &Table) -> String {
@@ -216,7 +226,7 @@ fn moved(table: &Table) -> String {
         let group = groups.split('.').try_fold(table, |table, group| table.get(group)?.as_table());
         group.is_some_and(|group| group.contains_key(last))
     };
-    let found = MOVED.iter().find(|(old, _)| has(old));
+    let found = moves(table).find(|(old, _)| has(old));
     found.map_or_else(String::new, |(old, new)| format!("\n{old} is now {new}"))
 }
 
@@ -480,8 +490,8 @@ mod tests {
             tried.unwrap_err().to_string()
         };
         assert_eq!(
-            told("update.every", "0.5"),
-            "config: method.ul_tta.update.every: invalid type: floating point `0.5`, expected a whole number of at least 0"
+            told("advanced.update_every", "0.5"),
+            "config: method.ul_tta.advanced.update_every: invalid type: floating point `0.5`, expected a whole number of at least 0"
         );
         assert_eq!(
             told("advanced.floor", "true"),

@@ -302,7 +302,12 @@ impl<'a> Tally<'a> {
             classes: self.head.n_classes(),
             quality: self.adapted.quality(),
             zero_shot: self.zero_shot.quality(),
-            intervals: bootstrap(self.adapted.scored(), self.zero_shot.scored(), self.job.seed),
+            intervals: bootstrap(
+                self.adapted.scored(),
+                self.zero_shot.scored(),
+                &self.steadiness.shot_lengths(),
+                self.job.seed,
+            ),
             flips,
             switches: self.steadiness.switches(),
             shots: self.steadiness.shots(),

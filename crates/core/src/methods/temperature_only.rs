@@ -97,14 +97,14 @@ struct Remembered {
 }
 
 impl TemperatureOnly {
-    fn accumulate(&mut self, id: u64, logits: &[f32]) {
+    /// Keeps a sample for its label, whether or not the sample may teach.
+    fn remember(&mut self, id: u64, logits: &[f32]) {
         if self.remembered.len() == self.config.remember {
             self.remembered.pop_front();
         }
         if self.config.remember > 0 {
             self.remembered.push_back(Remembered { id, logits: logits.to_vec(), label: None });
         }
-        self.seen += 1;
     }
 
     fn update(&mut self) {
@@ -154,10 +154,13 @@ impl Adapter for TemperatureOnly {
     }
 
     fn observe(&mut self, batch: &Batch<'_>) -> Observed {
-        for row in (0..batch.rows()).filter(|&row| batch.may_learn(row)) {
-            self.accumulate(batch.first_id + row as u64, batch.zero_shot.row(row));
-            if self.seen.is_multiple_of(self.config.every) {
-                self.update();
+        for row in 0..batch.rows() {
+            self.remember(batch.first_id + row as u64, batch.zero_shot.row(row));
+            if batch.may_learn(row) {
+                self.seen += 1;
+                if self.seen.is_multiple_of(self.config.every) {
+                    self.update();
+                }
             }
         }
         Observed { admitted: (0..batch.rows()).map(|row| batch.may_learn(row)).collect() }

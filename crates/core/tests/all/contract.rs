@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use crate::common::{
-    Played, Rng, Stream, World, assert_sound, config, differing, independent_variants, own_variants, quick,
-    through_bytes, variants,
+    Played, Rng, Stream, World, assert_sound, config, differing, in_preset, independent_variants,
+    own_variants, quick, through_bytes, variants,
 };
 use ultta::{Features, Head, Input, Session, Temperature};
 
@@ -280,7 +280,7 @@ fn every_switch_changes_the_answers() {
     for preset in ["ul-tta", "ul-tta:paper"] {
         let full = world.session(&quick(preset, &[])).step(&stream.features).unwrap();
         let mut switches = vec![
-            vec![("gate.enabled", "false")],
+            vec![in_preset(preset, ("gate.enabled", "false"))],
             vec![("prototypes.frozen", "true")],
             vec![("prior.frozen", "true")],
         ];

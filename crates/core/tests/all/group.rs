@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use ultta::{Config, Delta, Error, Features, Session, State};
 
 fn forgetting() -> Config {
-    quick("ul-tta", &[("prototypes.half_life", "150"), ("prototypes.half_life_per_class", "0")])
+    quick("ul-tta", &[("prototypes.half_life", "150"), ("advanced.half_life_per_class", "0")])
 }
 
 fn member(world: &World, config: &Config, name: &str) -> Session {

@@ -1,6 +1,6 @@
 //! Labels that come later: which samples they may name, and what they change.
 
-use crate::common::{World, config, through_bytes};
+use crate::common::{World, config, in_preset, through_bytes};
 use ultta::{Error, Session};
 
 /// A session that has answered 400 rows.
@@ -38,7 +38,8 @@ fn feedback_must_name_a_remembered_sample_and_a_class() {
 fn labels_may_come_late() {
     let world = World::small();
     for preset in ["ul-tta", "ul-tta:paper"] {
-        let mut session = world.session(&config(preset, &[("feedback.prior_strength", "1")]));
+        let mut session =
+            world.session(&config(preset, &[in_preset(preset, ("feedback.prior_strength", "1"))]));
         let rows = world.rows(6000, 38);
         let labels: Vec<usize> = session.step(&rows).unwrap().rows.iter().map(|row| row.label).collect();
         let memory = session.memory().unwrap();
@@ -65,7 +66,7 @@ fn labels_may_come_late() {
 fn calibration_follows_the_labels() {
     let world = World::small();
     for preset in ["ul-tta", "ul-tta:paper"] {
-        let (session, _) = answered(&world, &[("feedback.prior_strength", "1")], preset);
+        let (session, _) = answered(&world, &[in_preset(preset, ("feedback.prior_strength", "1"))], preset);
         let rows = world.rows(400, 38);
         let labels: Vec<usize> =
             world.session(session.config()).step(&rows).unwrap().rows.iter().map(|r| r.label).collect();
@@ -79,7 +80,8 @@ fn calibration_follows_the_labels() {
         let (right, wrong) = (told(0), told(1));
         assert!(right > 1.2, "{preset}: answers that are always right deserve confidence, got {right}");
         assert!(wrong < 0.6, "{preset}: answers that are always wrong deserve none, got {wrong}");
-        let mut strong = world.session(&config(preset, &[("feedback.prior_strength", "1e9")]));
+        let mut strong =
+            world.session(&config(preset, &[in_preset(preset, ("feedback.prior_strength", "1e9"))]));
         strong.step(&rows).unwrap();
         let free = strong.health().tau_cal;
         for id in 250..400 {

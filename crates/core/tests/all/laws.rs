@@ -150,8 +150,15 @@ fn rows_that_must_not_teach_do_not() {
     let stream = block(&head, 30, 11);
     let learn = vec![false; 30];
     // Such rows are still answered: what is remembered of answered samples may hold them.
-    let answered =
-        ["local.recent", "local.kept", "local.since", "local.updated_at", "local.prior.mix", "evidence.seen"];
+    let answered = [
+        "local.recent",
+        "local.kept",
+        "local.since",
+        "local.updated_at",
+        "local.prior.mix",
+        "evidence.seen",
+        "remembered",
+    ];
     let learnt = |mut state: State| {
         state.tensors.retain(|name, _| !answered.iter().any(|prefix| name.starts_with(prefix)));
         state

@@ -225,7 +225,7 @@ fn extreme_settings_stay_finite() {
         &[
             ("advanced.prior_record_decay", "0"),
             ("prototypes.half_life", "1"),
-            ("prototypes.half_life_per_class", "0"),
+            ("advanced.half_life_per_class", "0"),
         ],
         &[
             ("gate.keep", "0"),
@@ -233,7 +233,7 @@ fn extreme_settings_stay_finite() {
             ("advanced.gate_window", "1"),
             ("advanced.gate_min_fill", "0"),
         ],
-        &[("gate.keep", "1"), ("update.every", "1"), ("advanced.min_responsibility", "0")],
+        &[("gate.keep", "1"), ("advanced.update_every", "1"), ("advanced.min_responsibility", "0")],
         &[
             ("advanced.min_responsibility", "1"),
             ("advanced.candidates", "2"),

@@ -1,6 +1,6 @@
 //! The merge law: evidence adds, local parts restart, an empty state is neutral, strangers are refused.
 
-use crate::common::{Stream, World, assert_sound, config, own_variants, quick, through_bytes};
+use crate::common::{Stream, World, assert_sound, config, in_preset, own_variants, quick, through_bytes};
 use ultta::{Config, Error, Session, State, Tensor};
 
 /// Methods and settings that gather evidence.
@@ -193,13 +193,11 @@ fn two_halves_give_the_evidence_of_the_whole() {
     // Where nothing depends on what came before (frozen responsibilities, no gate, no forgetting, all samples in
     // the second moments), the sums of two sessions are those of one session over both streams.
     let world = World::new(10, 48, 12.0);
-    let default = ("advanced.responsibilities", ("prototypes.half_life", "inf"), "evidence.decayed.");
-    let paper = ("responsibilities", ("prior.kappa", "inf"), "evidence.");
-    for (preset, (responsibilities, free, prefix)) in [("ul-tta", default), ("ul-tta:paper", paper)] {
-        let config = config(
-            preset,
-            &[(responsibilities, "text"), ("gate.enabled", "false"), ("gate.warm_up", "0"), free],
-        );
+    let default = (("prototypes.half_life", "inf"), "evidence.decayed.");
+    let paper = (("prior.kappa", "inf"), "evidence.");
+    for (preset, (free, prefix)) in [("ul-tta", default), ("ul-tta:paper", paper)] {
+        let settings = [("responsibilities", "text"), ("gate.enabled", "false"), ("gate.warm_up", "0"), free];
+        let config = config(preset, &settings.map(|s| in_preset(preset, s)));
         let rows = world.rows(190, 14);
         let session = |range: std::ops::Range<usize>| {
             let mut session = world.session(&config);

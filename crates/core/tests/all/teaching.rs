@@ -1,6 +1,6 @@
 //! Who may teach a session: rows that may not learn, rows that fit no class, views, and the times that updates follow.
 
-use crate::common::{Rng, Stream, World, differing, own_variants, quick};
+use crate::common::{Rng, Stream, World, differing, in_preset, own_variants, quick};
 use ultta::{Config, Features, Input, Session, Tensor};
 
 /// What a session has learnt: everything but windows of answered samples, counters and the guard.
@@ -131,8 +131,8 @@ fn views_that_repeat_the_sample_change_nothing_but_rounding() {
     let order: Vec<usize> = (0..600).map(|i| i / 2).collect();
     let views = stream.features.select(&order);
     for preset in ["ul-tta", "ul-tta:paper"] {
-        let least = if preset == "ul-tta" { "advanced.min_responsibility" } else { "min_responsibility" };
-        let config = quick(preset, &[("gate.enabled", "false"), (least, "0")]);
+        let settings = [("gate.enabled", "false"), ("min_responsibility", "0")];
+        let config = quick(preset, &settings.map(|s| in_preset(preset, s)));
         let (mut plain, mut viewed) = (world.session(&config), world.session(&config));
         plain.step(&stream.features).unwrap();
         let input =
@@ -151,7 +151,8 @@ fn updates_follow_the_times_passed_in() {
     let world = World::small();
     let rows = world.rows(600, 37);
     for preset in ["ul-tta", "ul-tta:paper"] {
-        let config = quick(preset, &[("update.seconds", "10"), ("update.every", "1000000")]);
+        let config =
+            quick(preset, &[("update.seconds", "10"), in_preset(preset, ("update.every", "1000000"))]);
         let mut still = world.session(&config);
         still.step(Input { times: Some(&[5.0; 600]), ..Input::new(&rows) }).unwrap();
         assert_eq!(still.health().movement_max, 0.0, "{preset}: no time passed");

@@ -52,19 +52,25 @@ pub struct Intervals {
     pub nll_change: Interval,
 }
 
-/// Bootstrap intervals: the samples drawn again with replacement, both classifiers' answers to each together.
-pub fn bootstrap(adapted: &[Scored], zero_shot: &[Scored], seed: u64) -> Intervals {
-    let n = adapted.len();
-    if n == 0 {
+/// Bootstrap intervals: the samples drawn again with replacement, both classifiers' answers to each together. Near-copies
+/// of one picture are one sample: `shots` are the lengths of such runs, one after another; without any, every answer is
+/// drawn for itself.
+pub fn bootstrap(adapted: &[Scored], zero_shot: &[Scored], shots: &[usize], seed: u64) -> Intervals {
+    let rows = adapted.len();
+    if rows == 0 {
         return Intervals::default();
     }
-    let mut pairs: Vec<(Scored, Scored)> = adapted.iter().copied().zip(zero_shot.iter().copied()).collect();
+    let shot_of = shots.iter().enumerate().flat_map(|(shot, &len)| std::iter::repeat_n(shot, len));
+    let shot_of = shot_of.chain(std::iter::repeat(0));
+    let longest = shots.iter().copied().max().unwrap_or(1);
+    let mut pairs: Vec<(Scored, Scored, usize)> =
+        adapted.iter().zip(zero_shot).zip(shot_of).map(|((a, z), shot)| (*a, *z, shot)).collect();
     pairs.sort_unstable_by(|a, b| a.0.confidence.total_cmp(&b.0.confidence));
-    let sorted: Vec<(Scored, bool)> = pairs.iter().map(|(a, z)| (*a, z.right)).collect();
+    let sorted: Vec<(Scored, bool)> = pairs.iter().map(|(a, z, _)| (*a, z.right)).collect();
     // For each answer of the frozen model: its bin, right − p, its NLL.
     let frozen: Vec<(usize, f64, f64)> = pairs
         .iter()
-        .map(|(_, z)| {
+        .map(|(_, z, _)| {
             let bin = ((z.confidence as f64 * ECE_BINS as f64) as usize).min(ECE_BINS - 1);
             (bin, f64::from(u8::from(z.right)) - z.confidence as f64, z.nll as f64)
         })
@@ -73,9 +79,19 @@ pub fn bootstrap(adapted: &[Scored], zero_shot: &[Scored], seed: u64) -> Interva
     let [left, right] = [Edges::Left, Edges::Right].map(|edges| bin_starts(&confidence, ECE_BINS, edges));
     let classes = adapted.iter().map(|s| s.class as usize + 1).max().unwrap_or(0);
     let mut per_class = vec![(0u32, 0u32); classes];
-    let shares: Vec<f64> = (1..=n).map(|seen| 1.0 / seen as f64).collect();
-    let draw = |random: &mut Random, times: &mut [u16]| (0..n).for_each(|_| times[random.below(n)] += 1);
-    let redrawn = redraw(n, seed, draw, |times| {
+    let shares: Vec<f64> = (1..=rows.max(shots.len() * longest)).map(|seen| 1.0 / seen as f64).collect();
+    let mut of_shots = vec![0u16; shots.len()];
+    let draw = |random: &mut Random, times: &mut [u16]| {
+        if shots.is_empty() {
+            (0..rows).for_each(|_| times[random.below(rows)] += 1);
+            return;
+        }
+        of_shots.fill(0);
+        (0..shots.len()).for_each(|_| of_shots[random.below(shots.len())] += 1);
+        times.iter_mut().zip(&pairs).for_each(|(times, pair)| *times = of_shots[pair.2]);
+    };
+    let redrawn = redraw(rows, seed, draw, |times| {
+        let n = times.iter().map(|&times| usize::from(times)).sum::<usize>().max(1);
         let (mut hits, mut top5, mut nll, mut brier) = (0u32, 0u32, 0.0f64, 0.0f64);
         let (mut helpful, mut harmful) = (0u32, 0u32);
         let (mut gaps, mut frozen_nll) = ([0.0f64; ECE_BINS], 0.0f64);
@@ -269,7 +285,7 @@ impl DetectionIntervals {
 fn redraw<const K: usize>(
     n: usize,
     seed: u64,
-    draw: impl Fn(&mut Random, &mut [u16]),
+    mut draw: impl FnMut(&mut Random, &mut [u16]),
     mut values: impl FnMut(&[u16]) -> [f64; K],
 ) -> [Interval; K] {
     let mut random = Random::new(seed);
@@ -312,6 +328,35 @@ mod tests {
     use super::super::{Ece, adaptive_ece, aurc};
     use super::*;
 
+    /// Thirty copies of a picture tell as much as one: the interval stays as wide, whatever the number of rows.
+    #[test]
+    fn copies_of_a_picture_are_drawn_together() {
+        let answer = |picture: usize| Scored {
+            confidence: 0.3 + 0.1 * (picture % 7) as f32,
+            right: picture * 7 % 10 < 6,
+            top5: true,
+            class: (picture % 3) as u32,
+            nll: 0.1 * (picture % 9) as f32,
+            brier: 0.5,
+        };
+        let shown =
+            |copies: usize| -> Vec<Scored> { (0..200 * copies).map(|i| answer(i / copies)).collect() };
+        let frozen = |copies: usize| -> Vec<Scored> {
+            (0..200 * copies).map(|i| Scored { confidence: 0.6, ..answer(i / copies + 3) }).collect()
+        };
+        let once = bootstrap(&shown(1), &frozen(1), &[1; 200], 1);
+        let often = bootstrap(&shown(30), &frozen(30), &[30; 200], 1);
+        let near = |a: Interval, b: Interval| (a.low - b.low).abs() < 1e-6 && (a.high - b.high).abs() < 1e-6;
+        assert!(near(once.ece_change, often.ece_change) && near(once.top1, often.top1), "{once:?} {often:?}");
+        assert!(near(once.nll_change, often.nll_change) && near(once.gain, often.gain));
+        let apart = bootstrap(&shown(30), &frozen(30), &[], 1);
+        let width = |i: Interval| i.high - i.low;
+        assert!(
+            width(apart.nll_change) < 0.4 * width(often.nll_change),
+            "drawn one by one they look like many"
+        );
+    }
+
     #[test]
     fn an_interval_holds_its_mean_and_narrows_with_samples() {
         let scored = |n: usize| -> Vec<Scored> {
@@ -325,7 +370,7 @@ mod tests {
             };
             (0..n).map(one).collect()
         };
-        let of = |n: usize| bootstrap(&scored(n), &scored(n), 1);
+        let of = |n: usize| bootstrap(&scored(n), &scored(n), &[], 1);
         let (few, many) = (of(100), of(10_000));
         assert!(few.top1.low <= 0.7 && 0.7 <= few.top1.high);
         let width = |i: Interval| i.high - i.low;

@@ -95,6 +95,11 @@ impl Steadiness {
         rate(self.all)
     }
 
+    /// Samples of every shot, one after another.
+    pub fn shot_lengths(&self) -> Vec<usize> {
+        self.shots.iter().map(|shot| shot.0).collect()
+    }
+
     /// Figures of the shots, if there were any.
     pub fn shots(&self) -> Option<ShotFigures> {
         let confidence = |side: usize| {

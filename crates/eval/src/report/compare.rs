@@ -145,7 +145,7 @@ mod tests {
             |right: bool| Scored { confidence: 0.5, right, top5: true, class: 0, nll: 1.0, brier: 0.5 };
         let first: Vec<Scored> = (0..400).map(|i| answer(i < 240)).collect();
         let second: Vec<Scored> = (0..400).map(|i| answer((40..260).contains(&i))).collect();
-        let Interval { low, high } = bootstrap(&first, &second, 3).gain;
+        let Interval { low, high } = bootstrap(&first, &second, &[], 3).gain;
         let redrawn = redraw(40, 20, 400, &mut Random::new(5));
         let own = (redrawn[25], redrawn[974]);
         assert!((own.0 - low).abs() < 0.008 && (own.1 - high).abs() < 0.008, "{own:?} {low} {high}");

@@ -1,20 +1,13 @@
 //! HMAC-SHA256 (RFC 2104), so that a receiver can tell that a notice comes from this server.
 
-use sha2::{Digest, Sha256};
-
-const BLOCK: usize = 64;
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
 
 /// `sha256=` and the HMAC of a body under a secret, in hexadecimal.
 pub fn sign(secret: &[u8], body: &[u8]) -> String {
-    let mut key = [0u8; BLOCK];
-    if secret.len() > BLOCK {
-        key[..32].copy_from_slice(&Sha256::digest(secret));
-    } else {
-        key[..secret.len()].copy_from_slice(secret);
-    }
-    let inner = Sha256::new().chain_update(key.map(|b| b ^ 0x36)).chain_update(body).finalize();
-    let outer = Sha256::new().chain_update(key.map(|b| b ^ 0x5c)).chain_update(inner).finalize();
-    outer.iter().fold("sha256=".to_string(), |text, byte| text + &format!("{byte:02x}"))
+    let mac = Hmac::<Sha256>::new_from_slice(secret).expect("a secret may have any length");
+    let signed = mac.chain_update(body).finalize().into_bytes();
+    signed.iter().fold("sha256=".to_string(), |text, byte| text + &format!("{byte:02x}"))
 }
 
 #[cfg(test)]

@@ -36,9 +36,7 @@ pub struct DefaultConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GateChoice {
-    /// `false` admits every sample after the warm-up.
-    pub enabled: bool,
-    /// Share of recent samples that would pass.
+    /// Share of recent samples that would pass; 1 admits every sample after the warm-up.
     pub keep: f64,
     /// The first samples that do not teach the image evidence.
     pub warm_up: u64,
@@ -52,8 +50,6 @@ pub struct PrototypesConfig {
     pub frozen: bool,
     /// Half-life of the evidence in samples, at least.
     pub half_life: f64,
-    /// Half-life of the evidence in samples per class of the head, at least.
-    pub half_life_per_class: f64,
 }
 
 /// The class prior.
@@ -88,12 +84,10 @@ pub struct CalibrationConfig {
 }
 
 /// When what was learnt enters the answers.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct UpdateConfig {
-    /// After this many samples, at first.
-    pub every: u64,
-    /// Also after this many seconds; 0 is off.
+    /// After this many seconds, too; 0 is off. By samples: `advanced.update_every`.
     pub seconds: f64,
 }
 
@@ -105,8 +99,6 @@ pub struct FeedbackConfig {
     pub remember: usize,
     /// Whether a label also enters the image evidence, if its sample is among the last 1,024.
     pub teach: bool,
-    /// How many labels the τ_cal chosen without labels is worth.
-    pub prior_strength: f64,
 }
 
 /// Whose posterior shares an admitted sample among the classes it teaches.
@@ -128,6 +120,7 @@ pub struct Advanced {
     pub gate_min_fill: usize,
     pub responsibilities: Responsibilities,
     pub min_responsibility: f64,
+    pub half_life_per_class: f64,
     pub shrink: f64,
     pub covariance_shrink: f64,
     pub trust_samples: f64,
@@ -151,6 +144,8 @@ pub struct Advanced {
     pub margin_share: f64,
     pub tau_min: f64,
     pub tau_max: f64,
+    pub label_strength: f64,
+    pub update_every: u64,
     pub update_every_most: u64,
     pub scene_near: f64,
     pub scene_near_logits: f64,
@@ -178,25 +173,19 @@ impl Default for DefaultConfig {
 
 impl Default for GateChoice {
     fn default() -> Self {
-        Self { enabled: true, keep: 0.9, warm_up: 100 }
+        Self { keep: 0.9, warm_up: 100 }
     }
 }
 
 impl Default for PrototypesConfig {
     fn default() -> Self {
-        Self { frozen: false, half_life: 1000.0, half_life_per_class: 32.0 }
-    }
-}
-
-impl Default for UpdateConfig {
-    fn default() -> Self {
-        Self { every: 128, seconds: 0.0 }
+        Self { frozen: false, half_life: 1000.0 }
     }
 }
 
 impl Default for FeedbackConfig {
     fn default() -> Self {
-        Self { remember: 100_000, teach: false, prior_strength: 10.0 }
+        Self { remember: 100_000, teach: false }
     }
 }
 
@@ -207,6 +196,7 @@ impl Default for Advanced {
             gate_min_fill: 30,
             responsibilities: Responsibilities::Fused,
             min_responsibility: 3e-3,
+            half_life_per_class: 32.0,
             shrink: 3.0,
             covariance_shrink: 0.3,
             trust_samples: 120.0,
@@ -230,6 +220,8 @@ impl Default for Advanced {
             margin_share: 0.9,
             tau_min: 0.2,
             tau_max: 5.0,
+            label_strength: 10.0,
+            update_every: 128,
             update_every_most: 1024,
             scene_near: 0.25,
             scene_near_logits: 0.5,
@@ -246,7 +238,7 @@ impl DefaultConfig {
     pub(crate) const STATE_KEYS: [&str; 8] = [
         "prototypes.frozen",
         "prototypes.half_life",
-        "prototypes.half_life_per_class",
+        "advanced.half_life_per_class",
         "prior.frozen",
         "prior.start",
         "advanced.prior_half_lives",
@@ -256,7 +248,7 @@ impl DefaultConfig {
 
     /// Half-life of the evidence for a head, in samples.
     pub(super) fn half_life(&self, classes: usize) -> f64 {
-        self.prototypes.half_life.max(self.prototypes.half_life_per_class * classes as f64)
+        self.prototypes.half_life.max(self.advanced.half_life_per_class * classes as f64)
     }
 
     /// How far τ_pred follows the margins: only where temperatures follow the stream.
@@ -267,7 +259,7 @@ impl DefaultConfig {
     /// The gate's settings.
     pub(super) fn gate(&self) -> GateConfig {
         GateConfig {
-            enabled: self.gate.enabled,
+            enabled: self.gate.keep < 1.0,
             keep: self.gate.keep,
             keep_margin: 0.0,
             window: self.advanced.gate_window,
@@ -289,15 +281,13 @@ impl DefaultConfig {
         let inf = f64::INFINITY;
         range("gate.keep", self.gate.keep, 0.0, 1.0)?;
         range("prototypes.half_life", self.prototypes.half_life, 1.0, inf)?;
-        range("prototypes.half_life_per_class", self.prototypes.half_life_per_class, 0.0, inf)?;
         check_start(&self.prior.start, n_classes)?;
-        range("update.every", self.update.every as f64, 1.0, 1e12)?;
         range("update.seconds", self.update.seconds, 0.0, inf)?;
         range("feedback.remember", self.feedback.remember as f64, 1.0, 1e6)?;
-        range("feedback.prior_strength", self.feedback.prior_strength, 0.0, 1e12)?;
         let a = &self.advanced;
         range("advanced.gate_window", a.gate_window as f64, 1.0, 1e6)?;
         range("advanced.min_responsibility", a.min_responsibility, 0.0, 1.0)?;
+        range("advanced.half_life_per_class", a.half_life_per_class, 0.0, inf)?;
         range("advanced.shrink", a.shrink, 1e-9, inf)?;
         range("advanced.covariance_shrink", a.covariance_shrink, 1e-3, 1.0)?;
         range("advanced.trust_samples", a.trust_samples, 0.0, inf)?;
@@ -336,6 +326,8 @@ impl DefaultConfig {
         range("advanced.margin_share", a.margin_share, 0.0, 1.0)?;
         range("advanced.tau_min", a.tau_min, 1e-3, a.tau_max)?;
         range("advanced.tau_max", a.tau_max, 1e-3, 1e3)?;
+        range("advanced.label_strength", a.label_strength, 0.0, 1e12)?;
+        range("advanced.update_every", a.update_every as f64, 1.0, 1e12)?;
         range("advanced.update_every_most", a.update_every_most as f64, 1.0, 1e12)?;
         range("advanced.scene_near", a.scene_near, 0.0, 1.0)?;
         range("advanced.scene_near_logits", a.scene_near_logits, 0.0, 1.0)?;

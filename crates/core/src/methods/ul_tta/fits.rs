@@ -4,7 +4,7 @@
 
 use std::f64::consts::{FRAC_2_PI, SQRT_2};
 
-use super::config::{Advanced, FeedbackConfig};
+use super::config::Advanced;
 use crate::kernels::{exp, vectorised};
 use crate::methods::recent::{Labelled, Lines, Lump, Recent, Sample};
 
@@ -203,9 +203,9 @@ impl Calibration {
     }
 
     /// Corrects τ_cal by delayed labels: least negative log-likelihood, held near `label_free`.
-    pub(super) fn fit_to_labels(&mut self, labelled: &Labelled, a: &Advanced, feedback: &FeedbackConfig) {
+    pub(super) fn fit_to_labels(&mut self, labelled: &Labelled, a: &Advanced) {
         let bounds = (a.tau_min, a.tau_max);
-        self.tau = labelled.fit(self.tau, self.label_free, feedback.prior_strength, bounds, answer_line);
+        self.tau = labelled.fit(self.tau, self.label_free, a.label_strength, bounds, answer_line);
     }
 
     /// Whether values read from a file are possible.

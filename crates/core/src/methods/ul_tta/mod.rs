@@ -353,7 +353,7 @@ impl UlTta {
         if self.config.calibration.rule == CalibrationRule::Match {
             self.calibration.fit(&self.recent, &self.gate.margins(), advanced);
             if !self.labelled.is_empty() {
-                self.calibration.fit_to_labels(&self.labelled, advanced, &self.config.feedback);
+                self.calibration.fit_to_labels(&self.labelled, advanced);
             }
         }
         self.image.fit(&self.recent, advanced);
@@ -431,7 +431,7 @@ impl Adapter for UlTta {
             evidence.teach(label, 1.0, sample.features);
         }
         if self.config.calibration.rule != CalibrationRule::Off {
-            self.calibration.fit_to_labels(&self.labelled, &self.config.advanced, &self.config.feedback);
+            self.calibration.fit_to_labels(&self.labelled, &self.config.advanced);
         }
         Ok(true)
     }

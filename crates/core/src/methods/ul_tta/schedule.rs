@@ -31,7 +31,7 @@ impl UlTta {
         };
         let most = self.config.advanced.update_every_most;
         let most = self.evidence.as_ref().map_or(most, |e| most.min(e.half_life() as u64 / 2));
-        let enough = self.in_own(self.config.update.every).max(most.min(self.seen / UPDATE_SHARE));
+        let enough = self.in_own(self.config.advanced.update_every).max(most.min(self.seen / UPDATE_SHARE));
         let due = (counts && self.since_update >= enough) || by_time;
         if due || self.updated_at.is_none() {
             self.updated_at = time.or(self.updated_at);

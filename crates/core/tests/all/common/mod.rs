@@ -173,11 +173,7 @@ impl Stream {
                 && at.is_multiple_of(FEEDBACK)
                 && at >= DELAY
             {
-                // A label may come too late, whatever the blocks.
-                match session.feedback((at - DELAY) as u64, labels[at - DELAY]) {
-                    Ok(_) | Err(ultta::Error::Forgotten { .. }) => (),
-                    Err(error) => panic!("{error}"),
-                }
+                session.feedback((at - DELAY) as u64, labels[at - DELAY]).unwrap();
             }
             let mut end = rows.end.min(at + block);
             if self.labels.is_some() {
@@ -273,20 +269,33 @@ pub fn config(method: &str, settings: &[(&str, &str)]) -> Config {
 type Setting = (&'static str, &'static str);
 
 /// Windows and intervals small enough that a few hundred samples pass all of them many times.
-const QUICK: [Setting; 5] = [
+const QUICK: [Setting; 4] = [
     ("gate.warm_up", "40"),
-    ("update.every", "32"),
     ("feedback.remember", "160"),
     ("guard.advanced.window", "64"),
     ("guard.advanced.patience", "256"),
 ];
-const QUICK_DEFAULT: [Setting; 4] = [
+const QUICK_DEFAULT: [Setting; 5] = [
+    ("advanced.update_every", "32"),
     ("advanced.gate_window", "64"),
     ("advanced.scale_window", "96"),
     ("advanced.scale_min_rows", "40"),
     ("advanced.match_window", "128"),
 ];
-const QUICK_PAPER: [Setting; 2] = [("gate.window", "64"), ("temperature.window", "128")];
+const QUICK_PAPER: [Setting; 3] =
+    [("update.every", "32"), ("gate.window", "64"), ("temperature.window", "128")];
+
+/// A setting of the published algorithm as the default has it, where `preset` is the default.
+pub fn in_preset<'a>(preset: &str, (key, value): (&'a str, &'a str)) -> (&'a str, &'a str) {
+    match (preset, key) {
+        ("ul-tta", "gate.enabled") if value == "false" => ("gate.keep", "1"),
+        ("ul-tta", "update.every") => ("advanced.update_every", value),
+        ("ul-tta", "feedback.prior_strength") => ("advanced.label_strength", value),
+        ("ul-tta", "min_responsibility") => ("advanced.min_responsibility", value),
+        ("ul-tta", "responsibilities") => ("advanced.responsibilities", value),
+        _ => (key, value),
+    }
+}
 
 /// The presets with quick schedules and further settings.
 pub fn quick(method: &str, settings: &[(&str, &str)]) -> Config {
@@ -330,17 +339,14 @@ fn switches() -> Vec<(String, Config)> {
     ];
     for preset in ["ul-tta", "ul-tta:paper"] {
         for (name, settings) in switches {
-            all.push((format!("{preset}, {name}"), quick(preset, settings)));
+            let settings: Vec<Setting> = settings.iter().map(|&s| in_preset(preset, s)).collect();
+            all.push((format!("{preset}, {name}"), quick(preset, &settings)));
         }
     }
     let own: &[(&str, &str, &[Setting])] = &[
         ("ul-tta", "text responsibilities", &[("advanced.responsibilities", "text")]),
         ("ul-tta", "few candidates", &[("advanced.candidates", "4"), ("advanced.candidate_range", "2")]),
-        (
-            "ul-tta",
-            "forgets fast",
-            &[("prototypes.half_life", "15"), ("prototypes.half_life_per_class", "0")],
-        ),
+        ("ul-tta", "forgets fast", &[("prototypes.half_life", "15"), ("advanced.half_life_per_class", "0")]),
         ("ul-tta", "never forgets", &[("prototypes.half_life", "inf"), ("gate.keep", "0.5")]),
         ("ul-tta", "prior under a cap", &[("advanced.prior_kl_max", "0.05")]),
         ("ul-tta", "calibrated by labels", &[("calibration.rule", "labels")]),
