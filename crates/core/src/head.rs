@@ -11,9 +11,7 @@ use ultta_formats::numbers::{self, Number};
 use ultta_formats::tensors::{self, NewTensor};
 use ultta_formats::{Tensors, map_file, write_atomically};
 
-use crate::blocks::PASS_ROWS;
 use crate::features::unit_rows;
-use crate::kernels::Leading;
 use crate::mixture::{Mixture, check_sharpness};
 use crate::{Error, Features, Result, Scores, kernels};
 
@@ -237,21 +235,22 @@ impl Head {
         self.scores_and_halves(features, &[]).0
     }
 
-    /// The same, and the scores of some rows by the first half of their dimensions; none where a class has several anchors, whose
-    /// scores are no sums, or where there are more rows than a pass takes.
+    /// The same, and the scores of some rows by the first half of their dimensions: the head is read once for all of them. None
+    /// where a class has several anchors, whose scores are no sums.
     pub(crate) fn scores_and_halves(&self, features: &Features<'_>, places: &[usize]) -> (Scores, Vec<f32>) {
-        let (mut halves, dim) = (Vec::new(), self.dim / 2);
         let mut scores = Scores::zeros(features.rows(), self.n_classes());
+        let (dim, scale) = (self.dim, self.logit_scale);
+        let mut halves = Vec::new();
         match &self.mixture {
-            Some(mixture) => mixture.scores(features.data(), self.dim, self.logit_scale, &mut scores),
+            Some(mixture) => mixture.scores(features.data(), dim, scale, &mut scores),
             None => {
-                let wanted = !places.is_empty() && features.rows() <= PASS_ROWS;
-                let leading = wanted.then(|| {
+                kernels::products(features.data(), &self.prototypes, dim, scale, scores.data_mut());
+                if !places.is_empty() {
                     halves.resize(places.len() * self.n_classes(), 0.0);
-                    Leading { places, dim, out: &mut halves }
-                });
-                let (rows, out) = (features.data(), scores.data_mut());
-                kernels::products_and(rows, &self.prototypes, self.dim, self.logit_scale, out, leading);
+                    let rows = features.select(places);
+                    let sizes = [dim, dim / 2];
+                    kernels::leading_products(rows.data(), &self.prototypes, sizes, scale, &mut halves);
+                }
             }
         }
         (scores, halves)

@@ -40,27 +40,7 @@ pub(crate) fn inlined<F>(closure: F) -> F {
 
 /// `out[row * n_classes + class] = scale * ⟨rows[row], weights[class]⟩`.
 pub(crate) fn products(rows: &[f32], weights: &[f32], dim: usize, scale: f32, out: &mut [f32]) {
-    products_and(rows, weights, dim, scale, out, None);
-}
-
-/// Some rows whose products over the leading dimensions are wanted, too: `out[i * n_classes + class]` is that of row `places[i]`
-/// over its first `dim` dimensions.
-pub(crate) struct Leading<'a> {
-    pub places: &'a [usize],
-    pub dim: usize,
-    pub out: &'a mut [f32],
-}
-
-/// [`products`], and while the weights pass by, those of some rows over the leading dimensions. No more rows than a pass takes.
-pub(crate) fn products_and(
-    rows: &[f32],
-    weights: &[f32],
-    dim: usize,
-    scale: f32,
-    out: &mut [f32],
-    leading: Option<Leading<'_>>,
-) {
-    Arch::new().dispatch(Products { rows, weights, stride: dim, dim, scale, out, leading });
+    Arch::new().dispatch(Products { rows, weights, stride: dim, dim, scale, out });
 }
 
 /// [`products`] over the first `dim` of `stride` dimensions: as if the others were 0 in every row.
@@ -71,7 +51,7 @@ pub(crate) fn leading_products(
     scale: f32,
     out: &mut [f32],
 ) {
-    Arch::new().dispatch(Products { rows, weights, stride, dim, scale, out, leading: None });
+    Arch::new().dispatch(Products { rows, weights, stride, dim, scale, out });
 }
 
 struct Products<'a> {
@@ -81,7 +61,6 @@ struct Products<'a> {
     dim: usize,
     scale: f32,
     out: &'a mut [f32],
-    leading: Option<Leading<'a>>,
 }
 
 impl WithSimd for Products<'_> {
@@ -89,11 +68,11 @@ impl WithSimd for Products<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Products { rows, weights, stride, dim, scale, out, mut leading } = self;
+        let Products { rows, weights, stride, dim, scale, out } = self;
         let n_classes = weights.len() / stride;
         for (rows, out) in rows.chunks(PASS_ROWS * stride).zip(out.chunks_mut(PASS_ROWS * n_classes)) {
             let n_rows = rows.len() / stride;
-            if n_rows == 1 && leading.is_none() {
+            if n_rows == 1 {
                 single_row(simd, &rows[..dim], weights, stride, scale, out);
                 continue;
             }
@@ -121,19 +100,6 @@ impl WithSimd for Products<'_> {
                         }
                     }
                     row += height;
-                }
-                if let Some(Leading { places, dim, out }) = &mut leading {
-                    for (place, out) in places.iter().zip(out.chunks_exact_mut(n_classes)) {
-                        let w = each(
-                            [0, 1, 2, 3],
-                            #[inline(always)]
-                            |i: usize| nth(weights, stride, *dim, class + i.min(width - 1)),
-                        );
-                        let [sums] = tile(simd, [nth(rows, stride, *dim, *place)], w);
-                        for j in 0..width {
-                            out[class + j] = scale * sums[j];
-                        }
-                    }
                 }
                 class += width;
             }
@@ -538,21 +504,16 @@ mod tests {
                 let (rows, weights) = (noise(n_rows * dim, 1), noise(n_classes * dim, 2));
                 let mut whole = vec![0.0; n_rows * n_classes];
                 products(&rows, &weights, dim, 100.0, &mut whole);
-                let (places, half) = ([5, 0, 127], dim / 2);
-                let mut leading = vec![0.0; places.len() * n_classes];
-                let first = Some(Leading { places: &places, dim: half, out: &mut leading });
-                let mut first_rows = vec![0.0; 128 * n_classes];
-                products_and(&rows[..128 * dim], &weights, dim, 100.0, &mut first_rows, first);
-                assert_eq!(first_rows, whole[..128 * n_classes]);
-                for (place, leading) in places.iter().zip(leading.chunks_exact(n_classes)) {
-                    let mut alone = vec![0.0; n_classes];
-                    let row = &rows[place * dim..][..dim];
-                    leading_products(row, &weights, [dim, half], 100.0, &mut alone);
-                    assert_eq!(alone, leading);
-                    // As if the other half were 0.
-                    let mut halved = row.to_vec();
+                let half = dim / 2;
+                let mut leading = vec![0.0; n_rows * n_classes];
+                leading_products(&rows, &weights, [dim, half], 100.0, &mut leading);
+                for (row, leading) in rows.chunks(dim).zip(leading.chunks(n_classes)) {
+                    // As if the other half were 0, and the same for a row alone.
+                    let (mut halved, mut alone) = (row.to_vec(), vec![0.0; n_classes]);
                     halved[half..].fill(0.0);
                     products(&halved, &weights, dim, 100.0, &mut alone);
+                    assert_eq!(alone, leading);
+                    leading_products(row, &weights, [dim, half], 100.0, &mut alone);
                     assert_eq!(alone, leading);
                 }
                 for block in [1, 2, 3, 7, 128] {
