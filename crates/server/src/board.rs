@@ -381,12 +381,12 @@ impl Board {
         inner.last_row = Some(now);
         inner.alarms.rows_came(health.scenes);
         if health.guard_fired > inner.status.health.guard_fired {
-            let now = match health.standing {
+            let outcome = match health.standing {
                 Standing::ZeroShot => "the frozen model answers alone",
                 Standing::Restored => "the last healthy state was restored",
                 Standing::Healthy => "all is well again",
             };
-            let text = format!("the collapse guard fired; {now}");
+            let text = format!("the collapse guard fired; {outcome}");
             push(&mut inner.events, Event { time: now, kind: "guard", text }, EVENTS);
         }
         if inner.point.since.elapsed() >= Duration::from_secs(1) && inner.point.rows > 0 {
