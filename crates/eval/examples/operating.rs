@@ -3,6 +3,7 @@
 //! - `labels`: gain from 1, 2 and 4 labels per class that count at once, beside Tip-Adapter with the same labels.
 //! - `suggest`: gain from labels that `suggest` asks for, beside as many random ones.
 //! - `wrong`: a thousand wrong labels, withdrawn; and whether explanations add up and an exported layer answers the same.
+//! - `speed`: what alarms, sets and rejection cost, in turns with a session without them (`docs/estimates.md`).
 //!
 //!     cargo run --release -p ultta-eval --example operating -- labels FOLDER [FOLDER …]
 
@@ -39,7 +40,8 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         "labels" => labels,
         "suggest" => suggestions,
         "wrong" => wrong,
-        _ => return Err("expected labels, suggest or wrong, then folders with packs".into()),
+        "speed" => speed,
+        _ => return Err("expected labels, suggest, wrong or speed, then folders with packs".into()),
     };
     println!("{}", headings(&what));
     let mut rows = Vec::new();
@@ -71,6 +73,7 @@ fn headings(what: &str) -> String {
             })
             .collect(),
         "suggest" => ["zero-shot", "none", "random", "asked for"].map(String::from).to_vec(),
+        "speed" => ["without, µs a row", "with all of it, µs", "speed kept %"].map(String::from).to_vec(),
         _ => [
             "zero-shot",
             "before",
@@ -266,4 +269,55 @@ fn wrong(dataset: &Dataset) -> Result<Vec<f64>> {
         1e6 * probs_off,
         100.0 * corrected / tried,
     ])
+}
+
+/// Rounds, rows after which the sessions take turns, and rows of a step.
+const ROUNDS: usize = 7;
+const TURN: usize = 1024;
+const BLOCK: usize = 128;
+
+/// A session that only adapts beside one that also watches for changes, gives sets and rejects strangers.
+fn speed(dataset: &Dataset) -> Result<Vec<f64>> {
+    let indices = Order::Shuffled.indices(dataset.pack.rows(), None, 0)?;
+    let rows = dataset.pack.file().select(&indices, false)?;
+    let all = [("coverage", "0.9"), ("unknown.score", "\"cone\""), ("unknown.cost", "0.05")];
+    let configs = [
+        Config::resolve(None, None, None, &[("alarms.enabled", "false")])?,
+        Config::resolve(None, None, None, &all)?,
+    ];
+    let mut times = [Vec::new(), Vec::new()];
+    for _ in 0..ROUNDS {
+        let mut sessions = Vec::new();
+        for config in &configs {
+            sessions.push(Session::new(dataset.head.clone(), config)?);
+        }
+        let mut spent = [0.0; 2];
+        for start in (0..rows.rows()).step_by(TURN) {
+            let end = rows.rows().min(start + TURN);
+            for (session, spent) in sessions.iter_mut().zip(&mut spent) {
+                let began = cpu_seconds();
+                for first in (start..end).step_by(BLOCK) {
+                    let block = rows.slice(first..end.min(first + BLOCK));
+                    session.step(Input { keep_scores: false, ..Input::new(&block) })?;
+                }
+                *spent += cpu_seconds() - began;
+            }
+        }
+        for (times, spent) in times.iter_mut().zip(spent) {
+            times.push(1e6 * spent / rows.rows() as f64);
+        }
+    }
+    let [without, with] = times.map(|mut times| {
+        times.sort_by(f64::total_cmp);
+        times[ROUNDS / 2]
+    });
+    Ok(vec![without, with, 100.0 * without / with])
+}
+
+/// Processor time of this thread where the system tells it, else time on the wall.
+fn cpu_seconds() -> f64 {
+    static START: std::sync::LazyLock<std::time::Instant> = std::sync::LazyLock::new(std::time::Instant::now);
+    let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
+    let told = told.and_then(|text| text.split(' ').next()?.parse::<f64>().ok());
+    told.map_or_else(|| START.elapsed().as_secs_f64(), |nanoseconds| nanoseconds * 1e-9)
 }
