@@ -37,7 +37,7 @@ const MOST_STRANGERS: f64 = 0.5;
 /// Factors of the share asked for: where nothing speaks for strangers (images drift, and more fall below an old threshold),
 /// where all of it does, and the most that the mirrored quantile may make of it. Chosen on the packs of `docs/estimates.md`.
 const PLAIN: f64 = 0.75;
-const RAISED: f64 = 1.4;
+const RAISED: f64 = 1.3;
 const MIRRORED: f64 = 2.0;
 
 /// Scores with their signals, and the threshold they give.
