@@ -277,6 +277,8 @@ impl Store {
                 shards.last_mut().expect("there is one").push(piece);
             }
         }
+        // The table comes first: who finds the features finds it, too, even after a kill in between.
+        write_atomically(&table, &list)?;
         let n = shards.len();
         for (i, shard) in shards.iter().enumerate() {
             let path = match n {
@@ -289,7 +291,6 @@ impl Store {
             self.write_shard(&path, shard)?;
             written.files.push(path);
         }
-        write_atomically(&table, &list)?;
         fs::remove_dir_all(&self.parts).map_err(|e| Error::io("removing", &self.parts, e))?;
         Ok(written)
     }

@@ -102,7 +102,8 @@ pub fn _restore_step(head: Head, rows: &[u8], health: &str, kept: Option<Given<'
             }
             let calibrated = calibrated.as_ref().map(whole).transpose()?;
             // The answers are in `rows`; nothing reads those of a prediction once a step is made.
-            let prediction = Prediction { scores: whole(&scores)?, calibrated, tau_cal, ..Default::default() };
+            let prediction =
+                Prediction { scores: whole(&scores)?, calibrated, tau_cal, ..Default::default() };
             (whole(&frozen)?, prediction)
         }
     };

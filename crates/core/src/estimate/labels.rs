@@ -192,9 +192,7 @@ impl Labels {
         self.answers =
             (0..n).map(|i| Remembered { named: named[i], probs: probs[i], scene: scenes[i] }).collect();
         (self.next_id, self.taken, self.faded_to) = (next_id, taken, faded_to);
-        // States of earlier builds do not tell.
-        [self.labelled_to] =
-            if state.has("estimate.labels.to") { state.counts("estimate.labels.to")? } else { [next_id] };
+        [self.labelled_to] = state.counts("estimate.labels.to")?;
         self.last = Cluster {
             scene: last_scene,
             labels: last[0],

@@ -471,7 +471,7 @@ fn members_wait_for_the_groups_samples() {
     };
     assert_eq!(first_admitted(0), 100, "alone, the warm-up of the settings");
     assert_eq!(first_admitted(2), 34, "of three, a third of it");
-    assert_eq!(first_admitted(20), 30, "in a large group, what the gate needs to compare with");
+    assert_eq!(first_admitted(20), 13, "in a large group an eighth of it, and no less");
 }
 
 /// A camera that sees the classes elsewhere than the others is not spoilt by them: they come to count for little.

@@ -252,6 +252,7 @@ fn every_missing_tensor_is_named() {
         for key in state.tensors.keys().filter(|key| *key != "local.recent.features") {
             let mut without = state.clone();
             without.tensors.remove(key);
+            println!("{name}, without {key}");
             let error = refused(&config, &without);
             // what is not rounded is whole, with sums of its own
             let short = match key.trim_start_matches("healthy.") {
