@@ -30,7 +30,7 @@ use crate::step::{Health, Step, alarm_record};
 ///
 /// >>> import numpy as np, ultta
 /// >>> head = ultta.Head.from_text_features(np.eye(2), ["cat", "dog"])
-/// >>> session = ultta.Session(head, update__every=64)
+/// >>> session = ultta.Session(head, advanced__update_every=64)
 /// >>> session.step([0.6, 0.8]).names
 /// ['dog']
 /// >>> session

@@ -241,9 +241,9 @@ def test_settings_in_every_spelling(stream: Stream) -> None:
 def test_config_files(stream: Stream, tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(ultta.default_config())
-    session = ultta.Session.from_config(stream.head, path, update__every=64)
-    assert session.config["method"]["ul_tta"]["update"]["every"] == 64
-    assert "every = 64" in session.config_toml
+    session = ultta.Session.from_config(stream.head, path, advanced__update_every=64)
+    assert session.config["method"]["ul_tta"]["advanced"]["update_every"] == 64
+    assert "update_every = 64" in session.config_toml
     with pytest.raises(FileNotFoundError):
         ultta.Session.from_config(stream.head, tmp_path / "none.toml")
 

@@ -57,8 +57,8 @@ def test_without_a_head_labelled_rows_make_one(stream: Stream) -> None:
 
 
 def test_it_is_cloned_pickled_and_piped(stream: Stream) -> None:
-    model = ultta.ZeroShotClassifier(stream.head, settings={"update": {"every": 64}})
+    model = ultta.ZeroShotClassifier(stream.head, settings={"advanced": {"update_every": 64}})
     pipe = make_pipeline(Normalizer(), clone(model)).fit(stream.features * 3)
     again = pickle.loads(pickle.dumps(pipe))
     np.testing.assert_array_equal(again.predict(stream.features), pipe.predict(stream.features))
-    assert model.get_params()["settings"] == {"update": {"every": 64}}
+    assert model.get_params()["settings"] == {"advanced": {"update_every": 64}}

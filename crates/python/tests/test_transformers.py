@@ -55,14 +55,14 @@ def test_one_picture_gives_one_list(stream: Stream) -> None:
 
 
 def test_every_set_of_labels_has_a_session(stream: Stream) -> None:
-    pipe = Standing(stream, update__every=64)
+    pipe = Standing(stream, advanced__update_every=64)
     pipe([0, 1, 2], candidate_labels=["class 0", "class 1"])
     pipe([0, 1], candidate_labels=["class 1", "class 2"], hypothesis_template="a {}.")
     pipe(3, candidate_labels=["class 0", "class 1"])
     assert pipe.session(["class 0", "class 1"]).seen == 4
     assert pipe.session(["class 1", "class 2"], "a {}.").seen == 2
     assert pipe.templates == ["This is a photo of {}.", "a {}."]
-    assert pipe.session(["class 0", "class 1"]).config["method"]["ul_tta"]["update"]["every"] == 64
+    assert pipe.session(["class 0", "class 1"]).config["method"]["ul_tta"]["advanced"]["update_every"] == 64
     for a in range(7):
         for b in range(2):
             if a != b:

@@ -200,7 +200,7 @@ def test_the_pipeline_of_transformers(tmp_path):
     learning = AdaptedPipeline(pipe)
     learning(pictures, candidate_labels=labels)
     assert learning.session(labels).seen == 3 and "AdaptedPipeline(CLIPModel" in repr(learning)
-    made = pipeline(model=model, tokenizer=tokenizer, image_processor=images, settings={"update__every": 64})
+    made = pipeline(model=model, tokenizer=tokenizer, image_processor=images, settings={"advanced__update_every": 64})
     assert len(made(pictures, candidate_labels=labels)) == 3
 
 
