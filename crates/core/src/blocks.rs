@@ -33,8 +33,8 @@ pub const LABELLED_ROWS: usize = 16;
 /// reads them.
 pub(crate) const PART_ROWS: usize = 8;
 
-/// The collapse guard looks whenever the number of samples is a multiple of this. A part ends there, so that the
-/// guard acts at the same sample however the rows are grouped.
+/// The collapse guard looks whenever the number of rows is a multiple of this. A part ends there, so that the
+/// guard acts at the same row however the rows are grouped.
 pub(crate) const GUARD_ROWS: u64 = 64;
 
 /// The blocks of an input, in order. Each has the frozen model's scores for its rows.

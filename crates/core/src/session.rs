@@ -1,11 +1,13 @@
 //! [`Session`]: the single door. What happens to a block of rows, from first to last:
 //!
-//! 1. [`Input::check`](crate::Input): sizes fit and numbers are finite. After this nothing can fail.
+//! 1. [`Input::check`](crate::Input): sizes fit and times are finite; features were checked when they were made. After
+//!    this nothing can fail.
 //! 2. `Blocks`: the frozen head scores the rows.
-//! 3. Known? Rows that fit no class are marked `unknown` and do not teach ([`crate::unknown`]).
+//! 3. Known? If `unknown.score` is set, rows that fit no class are marked `unknown` and do not teach ([`crate::unknown`]).
 //! 4. [`Adapter::step`]: the method answers, gates, accumulates and updates.
 //! 5. [`Estimate`](crate::Estimate): how right the answers are, without labels.
-//! 6. [`Guard`]: notes the answers; if they collapse, the method returns to its last healthy state.
+//! 6. [`Guard`]: notes the answers. Every 64 rows, after 7, it judges them: if they collapse, the method returns to its
+//!    last healthy state.
 //! 7. [`Alarm`]: notes the scenes; if they come to differ from those before, an alarm is raised ([`crate::alarm`]).
 
 use std::sync::Arc;
@@ -38,7 +40,7 @@ pub struct Session {
     pub(crate) sets: Option<Sets>,
     /// Last healthy state of the adapter; `None` is the start.
     pub(crate) healthy: Option<State>,
-    /// Sample count when the healthy state was remembered.
+    /// Rows seen when the healthy state was remembered.
     pub(crate) healthy_at: u64,
     /// Id of the next sample.
     pub(crate) next_id: u64,

@@ -7,9 +7,9 @@ use super::prior::{PriorWork, WARM_UP};
 use super::{Answered, Incoming, UlTta, Work};
 use crate::adapter::Batch;
 
-/// A restart is *hasty* if it comes before this many samples since the last one. After each hasty restart in a row the
-/// prior's warm-up is four times as long, at most this many times: on a stream that keeps changing its look a prior is
-/// out of date as soon as it is learnt.
+/// A restart is *hasty* if it comes before this many samples since the last one. After any restart, and again after each
+/// hasty one that follows it, the prior's warm-up is four times as long, at most this many times: on a stream that keeps
+/// changing its look a prior is out of date as soon as it is learnt.
 const LASTING: u64 = 4096;
 const MOST_HASTY: u64 = 4;
 

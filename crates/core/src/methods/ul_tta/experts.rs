@@ -23,7 +23,7 @@ pub(super) struct Expert {
     /// Mass shared evenly by all classes.
     spread: f64,
     counts: Vec<f64>,
-    /// The counts in f32, for the passes over all classes.
+    /// The counts, nearly: in f32, for the passes over all classes.
     pub near: Vec<f32>,
 }
 

@@ -35,7 +35,8 @@ const RECORDS: [f64; 2] = [16.0, 256.0];
 /// Samples that must have been judged before evidence is dropped.
 const MIN_JUDGED: u64 = 64;
 
-/// How loudly the image evidence speaks: the answer adds `trust · scale · v_c(z)`.
+/// How loudly the image evidence speaks: the answer adds `trust · scale · v_c(z)`. The *branch* is the evidence as a
+/// classifier of its own, softmax(scale · v + log prior).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct ImageBranch {
     /// The branch's own temperature a: softmax(a·v + log prior) matches the frozen posterior best.

@@ -17,16 +17,17 @@
 //! | τ_pred | how sharp the frozen logits are beside what was learnt | `sharpness.rs` |
 //! | scale, trust, τ_cal | one-dimensional fits over remembered samples | `fits.rs`, `../recent/` |
 //! | z | of a near-copy: the mean of the *scene* at hand | `scene.rs` |
-//! | L_c(z) | what labels add to s⟨z, μ_c⟩, where somebody gave some | `corrections.rs`, `label_prior.rs`, `kept.rs` |
+//! | L_c(z) | what labels add to s⟨z, μ_c⟩ in both lines above, where somebody gave some | `corrections.rs`, `label_prior.rs`, `kept.rs` |
 //! | restart | everything is forgotten when rows come to look unlike those before | `shift.rs` |
 //! | parts of an answer, a plain layer | why a row is answered so; what a device can run | `explain.rs`, `layer.rs` |
 //! | others | what a group has learnt, and the law that adds it up | `shared.rs` |
-//! | all of it in a file | what is saved, and what of it two sessions may add | `saved.rs`, `trust.rs` |
+//! | all of it in a file | what is saved, what of it two sessions may add, how loudly their sum may speak | `saved.rs`, `trust.rs` |
 //!
-//! A sample is answered first and teaches after (`answer.rs`, `UlTta::learn`). A sample here is the first row of
-//! a scene: near-copies are answered and teach nothing. Every sample teaches the prior; samples that the gate admits
-//! teach the evidence. What was learnt of the prior, and the trust in the evidence, count from the next sample on; the
-//! evidence itself and the fits enter the answers at an update, every 128 samples at first and more rarely later.
+//! A row comes in by `arrival.rs`. A sample is answered first and teaches after (`answer.rs`, `UlTta::learn`). A sample
+//! here is the first row of a scene: near-copies are answered and teach nothing. Every sample teaches the prior; samples
+//! that the gate admits teach the evidence. What was learnt of the prior, and the trust in the evidence, count from the
+//! next sample on; the evidence itself and the fits enter the answers at an update, every 128 samples at first and more
+//! rarely later (`schedule.rs`).
 //!
 //! What is emitted mixes adapted and frozen probabilities, because errors are systematic within a class: a run of
 //! pictures that the head misreads makes the adapted answer surer than it is right. The *frozen share* w
@@ -42,9 +43,10 @@
 //! costs: −log p ≤ log(C / floor).
 //!
 //! *Warm-up.* The evidence: the first samples (`gate.warm_up`) move mean and covariance but no class. The prior: it
-//! learns from the first sample on, and enters the answers after 16 samples, later after restarts that follow one another closely. The temperatures: from the first update on.
+//! learns from the first sample on, and enters the answers after 16 samples, after a restart 64, and
+//! still later after restarts that follow one another closely. The temperatures: from the first update on.
 //!
-//! It takes its three levers (prototypes, prior, temperature) from B. Kim, *Ultra-Light Test-Time Adaptation for
+//! It takes what it moves (prototypes, prior, temperature) from B. Kim, *Ultra-Light Test-Time Adaptation for
 //! Vision–Language Models*; how each learns is different. The paper keeps no covariance; here the evidence keeps the
 //! d × d second moments of the images. The published algorithm is in `../ul_tta_paper/`.
 
@@ -120,7 +122,7 @@ pub struct UlTta {
     sharpness: Sharpness,
     kept: Kept,
     corrections: Corrections,
-    /// How often it began anew because the stream had changed, and how often in a row hastily.
+    /// How often it began anew because the stream had changed, and how often in a row hastily; the first of a row counts.
     restarts: u64,
     hasty: u64,
     /// Samples that could teach, and samples that the gate admitted.

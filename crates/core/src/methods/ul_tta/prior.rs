@@ -2,7 +2,7 @@
 //!
 //! **Experts.** Five experts with half-lives 4, 16, 64, 256 and ∞ samples count the adapted posterior of all samples;
 //! one more expert always says π⁰. An expert's prior is its smoothed counts behind a *dead zone*: log-ratios to π⁰
-//! shrink by δ towards 0, because a zero-shot model predicts some classes two or three times too often even on
+//! shrink by `prior_dead_zone` towards 0, because a zero-shot model predicts some classes two or three times too often even on
 //! balanced streams, and that is bias, not label shift. How well expert k *foretold* a sample is
 //!
 //! ```text
@@ -13,14 +13,14 @@
 //! priors with weights softmax(record); the expert at π⁰ has a head start.
 //!
 //! **Stay, move near, or jump.** Things come in runs. Four more experts do not count but filter: before each scene
-//! the class *stays* with probability s (0.5, 0.8, 0.95 and 0.99); else it moves *near*, to a class with a similar
+//! the class *stays* with probability s (not the logit scale: 0.5, 0.8, 0.95, 0.99); else it moves *near*, to a class with a similar
 //! prototype (`neighbours.rs`), three times in ten, or *jumps* anywhere:
 //!
 //! ```text
 //! π_s = s · stay + (1 − s) · (0.3 near + 0.7 π⁰)      stay ∝ posterior of the last scene · lift^ν      near = K stay
 //! ```
 //!
-//! with the adapted posterior, K the neighbours' weights, and the lift of the background to a power ν: a run of
+//! with the adapted posterior, K the neighbours' weights, and the lift of the background to a power ν (`prior_stay_lift`): a run of
 //! a class that the head hardly knows must not turn into a run of the class that the head favours. All use the
 //! same two vectors, stay and near: a further one would cost nothing per class.
 //!

@@ -50,7 +50,7 @@ const MAX_ID: u64 = 1 << 62;
 /// The scene at hand, and what near means in this stream.
 #[derive(Clone, Debug)]
 pub(super) struct Scene {
-    /// Squares of `near_logits`, and `near`.
+    /// `near`, and the square of `near_logits`.
     near: f64,
     near_logits_squared: f64,
     /// Mean feature, not of unit length, and mean frozen logits. Empty before the first row.

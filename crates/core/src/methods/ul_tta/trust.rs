@@ -1,4 +1,4 @@
-//! What a merged state knows of how loudly its evidence may speak.
+//! What a merged state knows of how loudly its evidence may speak. (*Trust* itself is `ImageBranch::trust` in `fits.rs`.)
 //!
 //! Trust is earned on samples that the evidence has not learnt from, and a merged state has none of those at hand. So it
 //! begins with what the parts had earned: scale, records and temperatures of each, averaged by the samples that each was
