@@ -104,6 +104,24 @@ points below zero-shot, ECE more than 1 point or NLL more than 0.02 nats above, 
           f"shot in {len(shots) - len(bad)} of {len(shots)} cells; not in " +
           "; ".join(f"{pack} {protocol} ({top1:+.1f} top-1, {ece:+.1f} ECE, {s[0]:.1f} of {s[1]:.1f} switches)"
                     for _, protocol, pack, top1, ece, s in bad) + ".")
+    nights = []
+    for pack in packs:
+        visits = collections.defaultdict(list)
+        for run in cells.get(("iid+night:500", pack), []):
+            count = collections.Counter()
+            for visit in run["course"]["domains"]:
+                again = count[visit["name"]] > 0
+                count[visit["name"]] += 1
+                visits[visit["name"], again].append((visit["n"], 100 * (visit["top1"] - visit["zero_shot_top1"])))
+        for state in ("plain", "shifted"):
+            first, again = ([(n * gain, n) for n, gain in visits[state, later]] for later in (False, True))
+            if again:
+                nights.append((pack, state, *(sum(g for g, _ in rows) / sum(n for _, n in rows) for rows in (first, again))))
+    bad = [night for night in nights if night[3] < night[2] - 0.5]
+    print(f"- **Night**: gain over zero-shot on the first visit to a state and on all returns to it, mean over seeds: returns gain at least as much, less 0.5, in "
+          f"{len(nights) - len(bad)} of {len(nights)} (pack, state); not in " +
+          ("; ".join(f"{pack} {state} ({first:+.1f}, then {again:+.1f})" for pack, state, first, again in bad) or "none") +
+          f". On the mean {mean(n[2] for n in nights):+.1f}, then {mean(n[3] for n in nights):+.1f}.")
     print("\n" + "\n\n".join(tables))
 
 

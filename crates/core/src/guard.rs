@@ -207,8 +207,7 @@ impl Guard {
         if self.standing == Standing::ZeroShot {
             // The method was reset when it fell back; now it learns again, under watch.
             if self.since_restore >= self.config.advanced.patience.saturating_mul(self.fired) {
-                self.clear_window();
-                (self.standing, self.since_restore) = (Standing::Restored, 0);
+                self.try_again();
             }
             return Verdict::Fine;
         }
@@ -239,6 +238,14 @@ impl Guard {
         self.since_restore = 0;
         self.standing = if again { Standing::ZeroShot } else { Standing::Restored };
         if again { Verdict::FallBack } else { Verdict::Restore }
+    }
+
+    /// Ends a fall back to zero-shot, if there is one: somebody gave a label, which is to count now.
+    pub(crate) fn try_again(&mut self) {
+        if self.standing == Standing::ZeroShot {
+            self.clear_window();
+            (self.standing, self.since_restore) = (Standing::Restored, 0);
+        }
     }
 
     /// Whether the adapted answers contradict a confident frozen model more often than it can be wrong.

@@ -104,7 +104,11 @@ impl Session {
                 let mut batch = part.batch(self.next_id, &learn);
                 batch.keep_probs = self.sets.is_some();
                 let prediction = match self.guard.standing() {
-                    Standing::ZeroShot => Prediction::frozen(&batch),
+                    Standing::ZeroShot => {
+                        // The rows teach nothing, but somebody may want to label them.
+                        self.adapter.observe(&part.batch(self.next_id, &vec![false; part.rows()]));
+                        Prediction::frozen(&batch)
+                    }
                     Standing::Healthy | Standing::Restored => self.adapter.step(&batch),
                 };
                 if let Some(sets) = &mut self.sets {
@@ -197,7 +201,11 @@ impl Session {
         if !self.learning {
             return Ok(false);
         }
-        self.adapter.correct(id, label)
+        let used = self.adapter.correct(id, label)?;
+        if used {
+            self.guard.try_again();
+        }
+        Ok(used)
     }
 
     /// Takes back a label given with [`correct`](Self::correct): what it had changed is as if it had not been given, but for

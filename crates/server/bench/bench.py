@@ -14,7 +14,6 @@ import json
 import os
 import signal
 import statistics
-import struct
 import subprocess
 import sys
 import tempfile
@@ -53,21 +52,10 @@ if os.environ.get("ULTTA_BENCH") != "1":
     sys.exit(subprocess.run([python(), __file__, *sys.argv[1:]], env=dict(os.environ, ULTTA_BENCH="1")).returncode)
 
 import numpy as np  # noqa: E402
+from rows import safetensors, unit  # noqa: E402
 
 scratch = tempfile.TemporaryDirectory()
 scratch_path = Path(scratch.name)
-
-
-def unit(rows):
-    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
-
-
-def safetensors(name, array, strings):
-    data = np.ascontiguousarray(array, dtype="<f4").tobytes()
-    header = {"__metadata__": strings, name: {"dtype": "F32", "shape": list(array.shape), "data_offsets": [0, len(data)]}}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    return struct.pack("<Q", len(text)) + text + data
 
 
 rng = np.random.default_rng(0)

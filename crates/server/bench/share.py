@@ -17,7 +17,6 @@ import shutil
 import signal
 import socket
 import statistics
-import struct
 import subprocess
 import sys
 import tempfile
@@ -27,6 +26,7 @@ import urllib.request
 from pathlib import Path
 
 import numpy as np
+from rows import safetensors, unit
 
 HERE = Path(__file__).resolve().parent
 ARMS = ("apart", "sharing")
@@ -37,18 +37,6 @@ def free_port():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
-
-
-def unit(rows):
-    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
-
-
-def safetensors(name, array, strings):
-    data = np.ascontiguousarray(array, dtype="<f4").tobytes()
-    header = {"__metadata__": strings, name: {"dtype": "F32", "shape": list(array.shape), "data_offsets": [0, len(data)]}}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    return struct.pack("<Q", len(text)) + text + data
 
 
 def call(port, path, body=None):

@@ -85,10 +85,13 @@ pub struct Alarms {
 }
 
 impl Alarms {
-    /// The alarms that a session remembers.
-    pub fn of(session: &Session) -> Self {
-        let list = session.alarms().iter().map(|alarm| AlarmView::of(alarm, session, None)).collect();
-        Self { list }
+    /// The alarms that a session remembers. Those at rows before `known` were acknowledged.
+    pub fn of(session: &Session, known: u64) -> Self {
+        let view = |alarm: &Alarm| {
+            let view = AlarmView::of(alarm, session, None);
+            AlarmView { open: view.open && alarm.id >= known, ..view }
+        };
+        Self { list: session.alarms().iter().map(view).collect() }
     }
 
     pub fn raise(&mut self, alarm: AlarmView) {

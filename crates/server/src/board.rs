@@ -280,9 +280,10 @@ pub struct Mix {
 }
 
 impl Board {
-    pub fn new(status: Status, session: Arc<Session>) -> Self {
+    /// Alarms at rows before `known` were acknowledged.
+    pub fn new(status: Status, session: Arc<Session>, known: u64) -> Self {
         let counts = vec![(0, 0.0); session.head().n_classes()];
-        let alarms = Alarms::of(&session);
+        let alarms = Alarms::of(&session, known);
         let inner = Inner {
             session_generation: status.generation,
             status,
@@ -500,7 +501,7 @@ pub(crate) mod tests {
     #[test]
     fn a_burst_shorter_than_a_point_is_seen() {
         let mut session = session();
-        let board = Board::new(status(), Arc::new(session.clone()));
+        let board = Board::new(status(), Arc::new(session.clone()), 0);
         assert_eq!((board.history(5.0).0.len(), board.status(5.0).last_row), (0, None));
         let step = session.step(&ultta::Features::new(&[0.6f32, 0.8][..], 2).unwrap()).unwrap();
         board.note(&step.rows, std::iter::empty(), Status { health: step.health, ..status() }, 10.0);

@@ -42,6 +42,9 @@ pub struct Manifest {
     /// Whether the log has a mark (`mark.rs`). Streams of earlier builds get one when they are opened.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub marked: bool,
+    /// Alarms of this generation, raised at rows before this id, were acknowledged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub known: Option<(u64, u64)>,
 }
 
 /// A base state.
@@ -66,7 +69,7 @@ impl Manifest {
     /// The manifest of a new stream: no base, and one segment that begins with record 0.
     pub fn new(head: &str, settings: &[u8]) -> Self {
         let (head, settings) = (head.to_string(), sha256(settings));
-        Self { format: FORMAT.into(), head, settings, base: None, logs: vec![0], marked: true }
+        Self { format: FORMAT.into(), head, settings, base: None, logs: vec![0], marked: true, known: None }
     }
 
     /// Number of the record that recovery starts with.

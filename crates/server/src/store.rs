@@ -305,6 +305,16 @@ impl Folder {
         }
     }
 
+    /// Notes that alarms at rows before `id` of a generation were acknowledged.
+    pub fn acknowledge_alarms(&self, generation: u64, id: u64) -> Result<()> {
+        self.list(|manifest| manifest.known = Some((generation, id)))
+    }
+
+    /// Id of the row up to which alarms of a generation were acknowledged.
+    pub fn alarms_known(&self, generation: u64) -> u64 {
+        self.manifest().known.filter(|known| known.0 == generation).map_or(0, |known| known.1)
+    }
+
     /// Removes the note of what was lost. What was set aside stays.
     pub fn acknowledge_damage(&self) -> Result<()> {
         let path = self.path.join(DAMAGE);

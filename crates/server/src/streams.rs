@@ -221,6 +221,10 @@ impl Streams {
         created?;
         self.connect(name);
         let stream = self.get(name)?;
+        if start.is_some() {
+            // The alarms in its state were raised, and are told, by the stream that it comes from.
+            stream.control(|owner| owner.acknowledge_alarms()).await?;
+        }
         stream.board.event(self.clock.now(), "created", format!("stream {name} created"));
         tracing::info!(stream = name, "created");
         Ok(stream)

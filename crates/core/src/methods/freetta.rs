@@ -258,8 +258,9 @@ impl Adapter for Freetta {
         if !pending.len().is_multiple_of(self.head.dim()) || pending.len() >= CHUNK * self.head.dim() {
             return Err(Error::state(format!("pending: expected less than {CHUNK} whole rows")));
         }
+        let [seen] = state.counts("seen")?;
         *self = Self {
-            seen: state.scalar("seen")?,
+            seen,
             weight: state.scalar("weight")?,
             counts: get("counts", &self.counts)?,
             sums: get("sums", &self.sums)?,

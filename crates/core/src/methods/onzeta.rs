@@ -193,7 +193,7 @@ impl Adapter for Onzeta {
     fn load(&mut self, state: &State) -> Result<()> {
         let proxies = state.get_n::<f64>("proxies", self.proxies.len())?.to_vec();
         let dual = state.get_n::<f64>("dual", self.dual.len())?.to_vec();
-        self.seen = state.scalar("seen")?;
+        [self.seen] = state.counts("seen")?;
         (self.proxies, self.dual) = (proxies, dual);
         Ok(())
     }

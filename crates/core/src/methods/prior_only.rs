@@ -134,7 +134,7 @@ impl Adapter for PriorOnly {
     fn load(&mut self, state: &State) -> Result<()> {
         // A file may come from anywhere: its numbers are checked before anything changes.
         let counts = checked_counts("counts", state, self.counts.len())?;
-        (self.seen, self.counts) = (state.scalar("seen")?, counts);
+        ([self.seen], self.counts) = (state.counts("seen")?, counts);
         Ok(())
     }
 

@@ -204,7 +204,7 @@ impl Adapter for TemperatureOnly {
         if ids.len() > self.config.remember || !labels.iter().all(|&l| known(l)) {
             return Err(Error::state("remembered: too many samples, or a label out of range"));
         }
-        (self.tau, self.seen) = (state.scalar("tau")?, state.scalar("seen")?);
+        ([self.seen], self.tau) = (state.counts("seen")?, state.scalar("tau")?);
         let rows = ids.iter().zip(labels).zip(logits.chunks(self.classes));
         let row = |((&id, &label), logits): ((&u64, &u32), &[f32])| Remembered {
             id,

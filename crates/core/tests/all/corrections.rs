@@ -1,6 +1,6 @@
 //! Why a row is answered as it is, and labels that count at once.
 
-use ultta::{Config, Error, Features, Input, Lever, Session};
+use ultta::{Config, Error, Features, Input, Lever, Session, Standing};
 
 use crate::common::{Rng, World, config, differing, own_variants, quick, through_bytes};
 
@@ -200,6 +200,28 @@ fn labels_outlive_the_guard() {
     assert_eq!(session.corrections(), before);
     session.reset();
     assert!(session.corrections().is_empty() && session.kept().is_empty());
+}
+
+#[test]
+fn a_label_ends_a_fall_back_to_zero_shot() {
+    let world = World::small();
+    let strict = [("guard.advanced.concentration", "1.0"), ("guard.advanced.support", "1.0")];
+    let mut session = learnt(&world, &strict);
+    for scene in session.kept().iter().rev().step_by(2).take(100) {
+        session.correct(scene.id, 0).unwrap();
+    }
+    let rows = world.rows(2000, 12);
+    let fell = (0..2000).step_by(50).any(|first| {
+        session.step(&rows.slice(first..first + 50)).unwrap().health.standing == Standing::ZeroShot
+    });
+    assert!(fell, "under a strict guard, labels of one class are a collapse");
+    let row = world.rows(1, 13);
+    let answered = session.step(&row).unwrap().rows[0];
+    assert_eq!((answered.label, session.health().standing), (answered.zero_shot.label, Standing::ZeroShot));
+    let other = (answered.label + 1) % 5;
+    assert!(session.correct(answered.id, other).unwrap(), "a row that was answered zero-shot can be labelled");
+    assert_eq!(session.health().standing, Standing::Restored);
+    assert_eq!(session.predict(&row).unwrap().rows[0].label, other, "and the label counts at once");
 }
 
 /// Wrong labels while the stream goes on, withdrawn after: what stays is not far below zero-shot.

@@ -48,12 +48,18 @@ impl Owner {
         if let Some(damage) = self.damage.take() {
             self.announce("acknowledged", &damage);
         }
-        match self.board.acknowledge_alarms() {
+        match self.acknowledge_alarms()? {
             0 => {}
             1 => self.announce("acknowledged", "an alarm"),
             n => self.announce("acknowledged", &format!("{n} alarms")),
         }
         Ok(())
+    }
+
+    /// The alarms so far are known, after a restart, too. Returns how many were open.
+    pub fn acknowledge_alarms(&mut self) -> Result<usize, Problem> {
+        self.parts.folder.acknowledge_alarms(self.extra.generation, self.session.next_id())?;
+        Ok(self.board.acknowledge_alarms())
     }
 
     /// Number of samples seen.

@@ -109,10 +109,27 @@ fn a_change_is_an_event_a_metric_a_verdict_and_a_signed_post() {
     assert_eq!((status, &known["verdict"]["level"]), (200, &json!("well")), "{known}");
     assert_eq!(known["alarms"][0]["open"], false);
     service.stop();
-    // A restart knows of the alarm, and that it came before.
+    // A restart knows of the alarm, that it came before, and that somebody has acknowledged it.
     let again = Service::start(config(folder.path()));
     let alarms = stream(&again)["alarms"].clone();
     assert!(alarms[0]["time"].is_null() && alarms[0]["kind"] == *kind, "{alarms}");
+    assert_eq!(alarms[0]["open"], false, "{alarms}");
+    again.stop();
+}
+
+#[test]
+fn an_alarm_stays_open_over_a_restart_and_is_known_in_a_copy() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = Service::with_default(folder.path(), "ul-tta");
+    service.classify(&rows(1000));
+    service.classify(&moved(300));
+    service.stop();
+    let again = Service::start(config(folder.path()));
+    assert_eq!(stream(&again)["alarms"][0]["open"], true);
+    let (status, _) = again.post("/v1/streams/default/clone", &json!({"name": "copy"}));
+    assert_eq!(status, 201);
+    let (_, copy) = again.get("/v1/streams/copy");
+    assert_eq!(copy["alarms"][0]["open"], false, "{copy}");
     again.stop();
 }
 

@@ -6,8 +6,8 @@
 
 use super::UlTta;
 
-/// An update comes after this share of all samples seen, within the bounds of the settings: updates become rarer as
-/// there is more evidence, because each then changes less.
+/// An update comes after this share of the samples that the evidence has seen, within the bounds of the settings: updates become
+/// rarer as there is more evidence, because each then changes less. Evidence that was dropped starts again.
 const UPDATE_SHARE: u64 = 8;
 
 impl UlTta {
@@ -30,8 +30,11 @@ impl UlTta {
             _ => false,
         };
         let most = self.config.advanced.update_every_most;
-        let most = self.evidence.as_ref().map_or(most, |e| most.min(e.half_life() as u64 / 2));
-        let enough = self.in_own(self.config.advanced.update_every).max(most.min(self.seen / UPDATE_SHARE));
+        let (most, samples) = match &self.evidence {
+            Some(evidence) => (most.min(evidence.half_life() as u64 / 2), evidence.samples()),
+            None => (most, self.seen),
+        };
+        let enough = self.in_own(self.config.advanced.update_every).max(most.min(samples / UPDATE_SHARE));
         let due = (counts && self.since_update >= enough) || by_time;
         if due || self.updated_at.is_none() {
             self.updated_at = time.or(self.updated_at);
