@@ -122,7 +122,7 @@ fn scores_that_the_caller_has_give_the_same_bits() {
 #[test]
 fn any_blocks_and_any_resume_give_the_same_bits() {
     let world = World::small();
-    let cuts = [1, 39, 63, 64, 65, 100, 333, 776, 1024, 1025, 1500, 2049];
+    let cuts = [1, 39, 64, 65, 333, 1024, 1025, 2049];
     for (kind, stream) in [("plain", Stream::plain(&world, LONG, 8)), ("full", Stream::full(&world, LONG, 9))]
     {
         for (name, config) in independent_variants() {
