@@ -3,7 +3,7 @@
 mod shown_for_people;
 
 use std::io::{BufRead, Write, stdin, stdout};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -131,7 +131,7 @@ enum Command {
     },
     /// Say why an earlier sample is answered as it is
     Explain {
-        /// The sample's id
+        /// The sample's id, as its answer had it
         id: u64,
         /// Classes shown
         #[arg(long, value_name = "K", default_value_t = 5)]
@@ -331,10 +331,10 @@ fn answer(client: &Client, stream: &str, call: &str, rows: &Rows) -> anyhow::Res
 }
 
 /// Writes what the service sends into a file.
-fn download(client: &Client, path: &str, file: &PathBuf) -> anyhow::Result<()> {
+fn download(client: &Client, path: &str, file: &Path) -> anyhow::Result<()> {
     let bytes = client.bytes(path)?;
     ultta_formats::write_atomically(&output::target(file), &bytes).map_err(Error::from)?;
-    writeln!(stdout(), "{}: {} bytes", shown(file), bytes.len())?;
+    writeln!(stdout(), "{}: {} bytes", shown(&file), bytes.len())?;
     Ok(())
 }
 

@@ -193,9 +193,10 @@ fn of_run(answers: &Path, features: &Path, k: usize, normalize: bool) -> anyhow:
         }
     }
     let rows: Vec<usize> = facts.iter().map(|fact| fact.0 as usize).collect();
-    let suggested = match rows.is_empty() {
-        true => Vec::new(),
-        false => suggest(&samples, &pack.file().select(&rows, normalize)?, k)?,
+    let suggested = if rows.is_empty() {
+        Vec::new()
+    } else {
+        suggest(&samples, &pack.file().select(&rows, normalize)?, k)?
     };
     let list = suggested.into_iter().map(|s| {
         let (row, sample, class) = &facts[s.id as usize];

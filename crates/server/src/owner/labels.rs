@@ -153,10 +153,7 @@ impl Owner {
 
     /// Why a sound label is not used.
     fn no_use(&self) -> &'static str {
-        match self.session.learning() {
-            true => "the method has no use for labels",
-            false => "learning is stopped",
-        }
+        if self.session.learning() { "the method has no use for labels" } else { "learning is stopped" }
     }
 
     /// Refuses labels for samples of another generation. `source` is there if the ids are another stream's.
