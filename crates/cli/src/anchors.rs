@@ -32,18 +32,59 @@ impl FromStr for Anchors {
     }
 }
 
-/// Reads a head and folds further anchors into it, or keeps them apart with some sharpness.
-pub fn load_head(path: &Path, anchors: &[Anchors], apart: Option<f32>) -> anyhow::Result<Head> {
-    let mut head = read_head(path)?;
-    let vectors = anchors.iter().map(|a| a.read(&head)).collect::<anyhow::Result<Vec<_>>>()?;
-    let all: Vec<Anchor<'_>> = vectors.iter().zip(anchors).flat_map(|(v, a)| v.anchors(a.weight)).collect();
-    if !all.is_empty() {
-        head = match apart {
-            Some(sharpness) => head.with_anchors_apart(1.0, &all, sharpness)?,
-            None => head.with_anchors(1.0, &all)?,
-        };
+/// What changes a head before it answers. A state belongs to the head with these changes.
+#[derive(clap::Args, Debug)]
+pub struct HeadChanges {
+    /// Further anchors folded into the head: another head file (matched by class name) or labelled features.
+    /// All anchors a file has for a class count WEIGHT (default 1) together, the head's own anchor counts 1
+    #[arg(long, value_name = "FILE[:WEIGHT]", help_heading = "Input")]
+    anchors: Vec<Anchors>,
+
+    /// Keep the anchors apart instead of folding them into a mean: a class scores the soft maximum over its anchors.
+    /// T near 0 is the mean of their scores, a large T their maximum; 1 adds up probabilities
+    #[arg(long, value_name = "T", requires = "anchors", help_heading = "Input")]
+    anchors_apart: Option<f32>,
+
+    /// Logit scale instead of the head's own. A state belongs to the head with this scale
+    #[arg(long, value_name = "S", help_heading = "Input")]
+    logit_scale: Option<f32>,
+}
+
+impl HeadChanges {
+    /// Whether anything is to be changed.
+    pub fn given(&self) -> bool {
+        !self.anchors.is_empty() || self.logit_scale.is_some()
     }
-    Ok(head)
+
+    /// The files they are read from.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        self.anchors.iter().map(|anchors| anchors.path.as_path())
+    }
+
+    /// Reads a head and folds further anchors into it, or keeps them apart with some sharpness.
+    pub fn load_head(&self, path: &Path) -> anyhow::Result<Head> {
+        let mut head = read_head(path)?;
+        let vectors = self.anchors.iter().map(|a| a.read(&head)).collect::<anyhow::Result<Vec<_>>>()?;
+        let all: Vec<Anchor<'_>> =
+            vectors.iter().zip(&self.anchors).flat_map(|(v, a)| v.anchors(a.weight)).collect();
+        if !all.is_empty() {
+            head = match self.anchors_apart {
+                Some(sharpness) => head.with_anchors_apart(1.0, &all, sharpness)?,
+                None => head.with_anchors(1.0, &all)?,
+            };
+        }
+        if let Some(scale) = self.logit_scale {
+            head = head.with_logit_scale(scale)?;
+        }
+        Ok(head)
+    }
+
+    /// The session that a state was saved from; errors name the state.
+    pub fn resume(&self, head: &Path, state: &Path) -> anyhow::Result<Session> {
+        let head = self.load_head(head)?;
+        let resumed = State::load(state).and_then(|state| Session::resume(head, &state));
+        resumed.with_context(|| format!("--state {}", shown(&state)))
+    }
 }
 
 /// Reads a head file; errors name it.
@@ -54,13 +95,6 @@ pub fn read_head(path: &Path) -> anyhow::Result<Head> {
     })
 }
 
-/// The session that a state was saved from; errors name the state.
-pub fn resume(head: &Path, state: &Path) -> anyhow::Result<Session> {
-    let head = read_head(head)?;
-    let resumed = State::load(state).and_then(|state| Session::resume(head, &state));
-    resumed.with_context(|| format!("--state {}", shown(&state)))
-}
-
 /// Vectors with the class of each.
 struct Vectors {
     features: Features<'static>,
@@ -68,11 +102,6 @@ struct Vectors {
 }
 
 impl Anchors {
-    /// The file.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// A head's prototypes, matched by class name, or labelled features: exemplar images.
     fn read(&self, head: &Head) -> anyhow::Result<Vectors> {
         let path = &self.path;

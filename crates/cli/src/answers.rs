@@ -26,6 +26,8 @@ pub struct Answer<'a> {
     unknown: bool,
     scene: u64,
     begins_scene: bool,
+    /// The session's own number of the sample: what `correct` and `explain --id` take.
+    sample: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     set: Option<Vec<u32>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -78,6 +80,7 @@ impl<'a> Answer<'a> {
             unknown: answer.unknown,
             scene: answer.scene,
             begins_scene: answer.begins_scene,
+            sample: answer.id,
             set: step.sets.get(row).filter(|_| extent.set).cloned(),
             top: (extent.top > 0).then(top),
             probs: extent.probs.then(|| step.probs(row, Temperature::Cal)),
@@ -97,7 +100,7 @@ enum Cell {
 /// Names of the columns of a prediction table, for formats that have no nesting.
 fn columns(classes: &[String], extent: Extent) -> Vec<String> {
     let frozen = ["zero_shot_label", "zero_shot_prob"];
-    let teaching = ["admitted", "unknown", "scene", "begins_scene"];
+    let teaching = ["admitted", "unknown", "scene", "begins_scene", "sample"];
     let plain = ["id", "label", "class", "prob", "prob_pred"].into_iter().chain(frozen).chain(teaching);
     let mut columns: Vec<String> = plain.map(String::from).collect();
     if extent.set {
@@ -130,6 +133,7 @@ fn cells(answer: &Answer<'_>) -> Vec<Cell> {
         Cell::Flag(answer.unknown),
         Cell::Number(answer.scene),
         Cell::Flag(answer.begins_scene),
+        Cell::Number(answer.sample),
     ];
     if let Some(set) = &answer.set {
         // Tables have no lists.

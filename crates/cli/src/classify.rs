@@ -139,9 +139,7 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     if let Some(folder) = args.watch.as_ref().filter(|folder| !folder.is_dir()) {
         return usage(format!("--watch: {} is no folder", shown(&folder)));
     }
-    if let Some(path) = &args.save_state {
-        output::check_writable(path)?;
-    }
+    args.check_files()?;
     let interrupt = Interrupt::listen()?;
     // Missing pictures are known before a model is loaded.
     let video = video::source_of(&args)?;
@@ -194,6 +192,28 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     // What was learnt is kept, however the watching ended.
     let code = run.finish(begun.elapsed());
     watched.and(code)
+}
+
+impl Args {
+    /// Refuses outputs that would replace an input or one another, before anything is read or written.
+    fn check_files(&self) -> anyhow::Result<()> {
+        let named = [&self.head.labels_file, &self.head_file, &self.settings.config];
+        let mut inputs: Vec<&Path> = named.into_iter().flatten().map(PathBuf::as_path).collect();
+        inputs.push(Path::new(&self.head.templates));
+        inputs.extend(self.paths.iter().map(Path::new));
+        if let Some(path) = &self.save_state {
+            // It may take the place of the state that was loaded.
+            output::check_apart(path, &inputs)?;
+            output::check_writable(path)?;
+        }
+        inputs.extend(self.load_state.as_deref());
+        let (out, timeline) = (self.out.as_deref(), self.video.timeline());
+        for path in [out, timeline].into_iter().flatten() {
+            output::check_apart(path, &inputs)?;
+        }
+        let state = self.save_state.as_deref();
+        output::check_different(&[("--out", out), ("--timeline", timeline), ("--save-state", state)])
+    }
 }
 
 /// Size and time of change: a file that has others was written again.

@@ -3,7 +3,7 @@
 mod shown_for_people;
 
 use std::io::{BufRead, Write, stdin, stdout};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -19,7 +19,8 @@ use ultta_server::body::from_file;
 
 use crate::correct::{self, Typed};
 use crate::failure::usage;
-use crate::{explain, output, suggest};
+use crate::suggest::Suggested;
+use crate::{explain, export, output};
 
 /// Ask a running service (`ultta serve`)
 #[derive(clap::Args, Debug)]
@@ -80,6 +81,7 @@ Examples:
   ultta client create --head head.safetensors --stream cam-2 --preset paper
   ultta client clone candidate --shadow --preset paper
   ultta client state state.safetensors
+  ultta client export --out head.onnx
   ultta client example python";
 
 #[derive(Subcommand, Debug)]
@@ -115,7 +117,7 @@ enum Command {
         #[arg(long, value_name = "N")]
         generation: Option<u64>,
     },
-    /// Give labels of earlier samples that count at once, or take them back
+    /// Give labels of earlier samples that count at once, or take them back. The exit code is 1 if one of them could not be used
     Correct {
         /// ID=LABEL, the label by index or name
         #[arg(required_unless_present = "withdraw", value_name = "ID=LABEL")]
@@ -129,7 +131,7 @@ enum Command {
     },
     /// Say why an earlier sample is answered as it is
     Explain {
-        /// The sample's id
+        /// The sample's id, as its answer had it
         id: u64,
         /// Classes shown
         #[arg(long, value_name = "K", default_value_t = 5)]
@@ -141,7 +143,7 @@ enum Command {
     /// List the samples whose labels would help most
     Suggest {
         /// How many
-        #[arg(long, value_name = "N", default_value_t = 20)]
+        #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
         k: u32,
         /// As JSON lines
         #[arg(long)]
@@ -188,6 +190,12 @@ enum Command {
     State {
         /// The file
         file: PathBuf,
+    },
+    /// Download the adapted head as a plain linear layer, for a device that cannot adapt
+    Export {
+        /// Where the layer goes: .safetensors, .npz or .onnx
+        #[arg(long, value_name = "FILE")]
+        out: PathBuf,
     },
     /// Create a stream from a head file
     Create {
@@ -246,19 +254,23 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         }
         Command::State { file } => {
             output::check_writable(file)?;
-            let bytes = client.bytes(&format!("{stream}/state"))?;
-            ultta_formats::write_atomically(&output::target(file), &bytes).map_err(Error::from)?;
-            writeln!(stdout(), "{}: {} bytes", shown(&file), bytes.len())?;
+            download(&client, &format!("{stream}/state"), file)?
+        }
+        Command::Export { out } => {
+            let format = export::ending(out)?;
+            output::check_writable(out)?;
+            download(&client, &format!("{stream}/layer?format={format}"), out)?
         }
         Command::Feedback { labels, generation } => {
             let labels = labels.iter().map(|text| label(text)).collect::<anyhow::Result<Vec<_>>>()?;
-            return hand_over(&client, &format!("{stream}/feedback"), labels, *generation);
+            return hand_over(&client, &format!("{stream}/feedback"), labels, *generation, &["refused"]);
         }
         Command::Correct { labels, withdraw, generation } => {
             let given = labels.iter().map(|text| label(text));
             let taken = withdraw.iter().map(|id| Ok(json!({"id": id, "withdraw": true})));
             let labels = given.chain(taken).collect::<anyhow::Result<Vec<_>>>()?;
-            return hand_over(&client, &format!("{stream}/correct"), labels, *generation);
+            let failures = ["refused", "unused"];
+            return hand_over(&client, &format!("{stream}/correct"), labels, *generation, &failures);
         }
         Command::Explain { id, best, json } => {
             let told = client.post(&format!("{stream}/explain"), &json!({"id": id, "best": best}))?;
@@ -273,7 +285,8 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         Command::Suggest { k, json } => {
             let told = client.get(&format!("{stream}/suggest?k={k}"))?;
             let list = serde_json::from_value(told["suggestions"].clone()).context("the service's list")?;
-            suggest::print(&mut stdout(), list, *json)?
+            let why_none = "the stream keeps no scenes without a label".into();
+            Suggested { list, why_none }.print(&mut stdout(), *json)?
         }
         Command::Snapshot { label } => {
             print(&client.post(&format!("{stream}/snapshots"), &json!({"label": label}))?)
@@ -317,17 +330,27 @@ fn answer(client: &Client, stream: &str, call: &str, rows: &Rows) -> anyhow::Res
     }
 }
 
-/// Sends labels, and prints what became of each.
+/// Writes what the service sends into a file.
+fn download(client: &Client, path: &str, file: &Path) -> anyhow::Result<()> {
+    let bytes = client.bytes(path)?;
+    ultta_formats::write_atomically(&output::target(file), &bytes).map_err(Error::from)?;
+    writeln!(stdout(), "{}: {} bytes", shown(&file), bytes.len())?;
+    Ok(())
+}
+
+/// Sends labels, and prints what became of each; some of the outcomes are failures.
 fn hand_over(
     client: &Client,
     path: &str,
     labels: Vec<Value>,
     generation: Option<u64>,
+    failures: &[&str],
 ) -> anyhow::Result<ExitCode> {
     let answer = client.post(path, &json!({"labels": labels, "generation": generation}))?;
     print(&answer);
-    let refused = answer["outcomes"].as_array().into_iter().flatten().any(|o| o["outcome"] == "refused");
-    Ok(if refused { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    let failed = |outcome: &Value| failures.iter().any(|failure| outcome["outcome"] == **failure);
+    let failed = answer["outcomes"].as_array().into_iter().flatten().any(failed);
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// Adds a method and a preset to a request, where they are given.

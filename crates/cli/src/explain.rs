@@ -6,12 +6,13 @@ use std::process::ExitCode;
 
 use serde::Deserialize;
 use serde_json::json;
-use ultta::{Explanation, Head, Input, Session};
+use ultta::{Error, Explanation, Head, Input, Session};
 use ultta_eval::pack::Pack;
 use ultta_formats::shown;
 
-use crate::anchors::{read_head, resume};
+use crate::anchors::HeadChanges;
 use crate::failure::usage;
+use crate::summary::held_at_zero_shot;
 
 /// Say why a row is answered as it is: what text, images, prior, labels and scene say, in nats per class
 #[derive(clap::Args, Debug)]
@@ -20,6 +21,9 @@ pub struct Args {
     /// The head that the state was saved with
     #[arg(long, value_name = "FILE")]
     head: PathBuf,
+
+    #[command(flatten)]
+    changes: HeadChanges,
 
     /// The state to answer from, as `run --save-state` or the service wrote it; without one, the frozen model
     #[arg(long, value_name = "FILE")]
@@ -33,7 +37,7 @@ pub struct Args {
     #[arg(long, value_name = "N", requires = "features", conflicts_with = "id")]
     row: Option<usize>,
 
-    /// Instead of features: an earlier sample by its id, from what the state keeps of it
+    /// Instead of features: an earlier sample, by the `sample` of its answer, from what the state keeps of it
     #[arg(long, value_name = "ID", requires = "state")]
     id: Option<u64>,
 
@@ -55,6 +59,9 @@ Examples:
   ultta explain --head head.safetensors --state state.safetensors --features day2.npy --row 17
   ultta explain --head head.safetensors --state state.safetensors --id 4711 --json
 
+An ID is the number that the session gave the sample: `sample` in the answers of `run --out` and `classify --json`, and in what
+`suggest` prints.
+
 The nats of a class add up to its logit; the class with the highest logit is the answer. A difference of 1 nat makes a class
 e = 2.7 times as likely as another.";
 
@@ -63,9 +70,12 @@ const BAR: usize = 12;
 
 pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     let session = match &args.state {
-        Some(state) => resume(&args.head, state)?,
-        None => Session::new(read_head(&args.head)?, &ultta::Config::default())?,
+        Some(state) => args.changes.resume(&args.head, state)?,
+        None => Session::new(args.changes.load_head(&args.head)?, &ultta::Config::default())?,
     };
+    if let Some(warning) = held_at_zero_shot(&session) {
+        eprintln!("{warning}");
+    }
     let explanation = match (&args.features, args.row, args.id) {
         (Some(path), Some(row), None) => {
             let pack = Pack::open(path, None)?;
@@ -75,12 +85,19 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
             let features = pack.file().select(&[row], args.normalize)?;
             session.explain(Input::new(&features), args.best)?
         }
-        (None, None, Some(id)) => session.explain_sample(id, args.best)?,
+        (None, None, Some(id)) => match session.explain_sample(id, args.best) {
+            Err(error @ Error::Forgotten { .. }) => {
+                return usage(format!("{error}; give its features with --features and --row"));
+            }
+            explained => explained?,
+        },
         _ => return usage("expected either --features with --row, or --id"),
     };
     let mut out = std::io::stdout().lock();
     if args.json {
-        writeln!(out, "{}", as_json(&explanation, session.head()))?;
+        let mut told = as_json(&explanation, session.head());
+        told["standing"] = json!(session.health().standing);
+        writeln!(out, "{told}")?;
     } else {
         ExplanationView::new(&explanation, session.head()).print(&mut out)?;
     }
@@ -188,11 +205,11 @@ impl ExplanationView {
         for (class, own) in self.classes.iter().zip(&names) {
             write!(out, "{own}{}", " ".repeat(width - own.chars().count()))?;
             for nats in &class.nats {
-                write!(out, "  {nats:>9.2}")?;
+                write!(out, "  {:>9.2}", to_hundredths(*nats))?;
             }
             let share = (class.logit - lowest) / (highest - lowest).max(1e-6);
             let bar = "█".repeat((share * BAR as f32).round() as usize);
-            writeln!(out, "  {:>9.2}  {:>5.1}%  {bar}", class.logit, 100.0 * class.prob)?;
+            writeln!(out, "  {:>9.2}  {:>5.1}%  {bar}", to_hundredths(class.logit), 100.0 * class.prob)?;
         }
         if !self.similar.is_empty() {
             writeln!(out, "\nmost similar earlier scenes")?;
@@ -205,5 +222,21 @@ impl ExplanationView {
             writeln!(out, "  sample {:<8} cosine {:.3}  {label}", scene.id, scene.cosine)?;
         }
         Ok(())
+    }
+}
+
+/// Rounded as it is printed: what rounds to nothing has no sign.
+fn to_hundredths(nats: f32) -> f32 {
+    (100.0 * nats).round() / 100.0 + 0.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_written_without_a_sign() {
+        let written = [-0.0, -0.001, 0.0049, -0.006, 12.345].map(|v| format!("{:.2}", to_hundredths(v)));
+        assert_eq!(written, ["0.00", "0.00", "0.00", "-0.01", "12.35"]);
     }
 }

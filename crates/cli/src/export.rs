@@ -1,14 +1,15 @@
 //! `ultta export`: the adapted head as a plain linear layer.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use ultta_formats::shown;
 
-use crate::anchors::resume;
+use crate::anchors::HeadChanges;
 use crate::failure::usage;
 use crate::output;
+use crate::summary::held_at_zero_shot;
 
 /// Write the adapted head as a plain linear layer, for a device that cannot adapt
 #[derive(clap::Args, Debug)]
@@ -17,6 +18,9 @@ pub struct Args {
     /// The head that the state was saved with
     #[arg(long, value_name = "FILE")]
     head: PathBuf,
+
+    #[command(flatten)]
+    changes: HeadChanges,
 
     /// The state to export, as `run --save-state` or the service wrote it
     #[arg(long, value_name = "FILE")]
@@ -41,13 +45,14 @@ probabilities = softmax(temperature · logits), mixed with the frozen model's as
 It does not learn and knows no scenes.";
 
 pub fn main(args: Args) -> anyhow::Result<ExitCode> {
-    output::check_apart(&args.out, &[&args.head, &args.state])?;
-    let ending = args.out.extension().unwrap_or_default().to_string_lossy().to_lowercase();
-    if !ultta::LAYER_ENDINGS.contains(&ending.as_str()) {
-        let endings = ultta::LAYER_ENDINGS.join(", .");
-        return usage(format!("--out {}: expected a name that ends in .{endings}", shown(&args.out)));
+    let inputs: Vec<&Path> =
+        [args.head.as_path(), &args.state].into_iter().chain(args.changes.files()).collect();
+    output::check_apart(&args.out, &inputs)?;
+    ending(&args.out)?;
+    let session = args.changes.resume(&args.head, &args.state)?;
+    if let Some(warning) = held_at_zero_shot(&session) {
+        eprintln!("{warning}; the layer is the frozen head");
     }
-    let session = resume(&args.head, &args.state)?;
     let layer = session.layer()?;
     layer.save(&args.out)?;
     let mut out = std::io::stdout().lock();
@@ -55,11 +60,21 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     if args.json {
         let facts = serde_json::json!({
             "out": args.out, "classes": classes, "dim": dim, "seen": seen,
-            "temperature": layer.temperature, "frozen_share": layer.frozen_share, "floor": layer.floor,
+            "standing": session.health().standing, "temperature": layer.temperature, "frozen_share": layer.frozen_share, "floor": layer.floor,
         });
         writeln!(out, "{facts}")?;
     } else {
         writeln!(out, "{}: {classes} classes × {dim}, after {seen} samples", shown(&args.out))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// How a layer is written, by the name of its file.
+pub fn ending(path: &Path) -> anyhow::Result<String> {
+    let ending = path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
+    if !ultta::LAYER_ENDINGS.contains(&ending.as_str()) {
+        let endings = ultta::LAYER_ENDINGS.join(", .");
+        return usage(format!("--out {}: expected a name that ends in .{endings}", shown(&path)));
+    }
+    Ok(ending)
 }

@@ -71,7 +71,7 @@ pub fn advice(error: &Error) -> &'static str {
         Error::NeedsViews { .. } => {
             "; a features file carries them as `views` (`ultta encode --views N` writes them), a JSON line, too"
         }
-        Error::OtherHead { .. } => "; give the head (and --anchors) it was saved with",
+        Error::OtherHead { .. } => "; give the head (and --anchors, --logit-scale) it was saved with",
         Error::OtherConfig { .. } => "; leave the settings out to use the state's own",
         _ => "",
     }

@@ -82,7 +82,45 @@ pub fn check_apart(output: &Path, inputs: &[&Path]) -> anyhow::Result<()> {
     }
 }
 
+/// Refuses two outputs of one name. Each comes with its flag.
+pub fn check_different(outputs: &[(&str, Option<&Path>)]) -> anyhow::Result<()> {
+    let given: Vec<(&str, &Path)> =
+        outputs.iter().filter_map(|(flag, path)| Some((*flag, (*path)?))).collect();
+    for (i, (flag, path)) in given.iter().enumerate() {
+        if let Some((other, _)) = given[..i].iter().find(|(_, other)| place(other) == place(path)) {
+            return usage(format!("{other} and {flag} both name {}", shown(path)));
+        }
+    }
+    Ok(())
+}
+
+/// Where a file is or will be: one that is not there yet, by its folder.
+fn place(path: &Path) -> PathBuf {
+    let in_folder = || {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        Some(folder.canonicalize().ok()?.join(path.file_name()?))
+    };
+    path.canonicalize().ok().or_else(in_folder).unwrap_or_else(|| path.to_owned())
+}
+
 /// The file a path stands for: behind a link, the file it points to is replaced, not the link.
 pub fn target(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_outputs_of_one_name_are_refused_before_they_are_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let (plain, round) = (folder.path().join("a"), folder.path().join(".").join("a"));
+        let both = |a: &Path, b: &Path| check_different(&[("--a", Some(a)), ("--c", None), ("--b", Some(b))]);
+        let refused = both(&plain, &round).unwrap_err().to_string();
+        assert!(refused.starts_with("--a and --b both name"), "{refused}");
+        assert!(both(&plain, &folder.path().join("b")).is_ok());
+        std::fs::write(&plain, "").unwrap();
+        assert!(both(&plain, &round).is_err());
+    }
 }

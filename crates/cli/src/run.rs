@@ -18,7 +18,7 @@ use ultta_eval::random::Random;
 use ultta_formats::Id;
 use ultta_formats::shown;
 
-use crate::anchors::{self, Anchors};
+use crate::anchors::HeadChanges;
 use crate::answers::{Answer, Extent, Sink};
 use crate::failure::{is_broken_pipe, usage};
 use crate::interrupt::Interrupt;
@@ -56,19 +56,8 @@ pub struct Args {
     )]
     label_delay: usize,
 
-    /// Further anchors folded into the head: another head file (matched by class name) or labelled features.
-    /// All anchors a file has for a class count WEIGHT (default 1) together, the head's own anchor counts 1
-    #[arg(long, value_name = "FILE[:WEIGHT]", help_heading = "Input")]
-    anchors: Vec<Anchors>,
-
-    /// Keep the anchors apart instead of folding them into a mean: a class scores the soft maximum over its anchors.
-    /// T near 0 is the mean of their scores, a large T their maximum; 1 adds up probabilities
-    #[arg(long, value_name = "T", requires = "anchors", help_heading = "Input")]
-    anchors_apart: Option<f32>,
-
-    /// Logit scale instead of the head's own. A state belongs to the head with this scale
-    #[arg(long, value_name = "S", help_heading = "Input")]
-    logit_scale: Option<f32>,
+    #[command(flatten)]
+    changes: HeadChanges,
 
     /// Accept features of any length but zero, and scale them to unit length
     #[arg(long, help_heading = "Input")]
@@ -229,10 +218,7 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     let piped = args.features == Path::new("-");
     args.check(piped)?;
     let interrupt = Interrupt::listen()?;
-    let mut head = anchors::load_head(&args.head, &args.anchors, args.anchors_apart)?;
-    if let Some(scale) = args.logit_scale {
-        head = head.with_logit_scale(scale)?;
-    }
+    let head = args.changes.load_head(&args.head)?;
     let session = open_session(head, &args.settings, args.load_state.as_deref())?;
     let set = session.config().coverage > 0.0;
     let extent = Extent { top: args.top, probs: args.probs, set };
@@ -312,20 +298,19 @@ impl Args {
         let inputs =
             [Some(&self.features), Some(&self.head), self.labels.as_ref(), self.settings.config.as_ref()];
         let mut inputs: Vec<&Path> = inputs.into_iter().flatten().map(PathBuf::as_path).collect();
-        inputs.extend(self.anchors.iter().map(Anchors::path));
+        inputs.extend(self.changes.files());
         if let Some(path) = &self.save_state {
             output::check_apart(path, &inputs)?;
             output::check_writable(path)?;
         }
         if let Some(path) = &self.out {
             inputs.extend(self.load_state.as_deref());
-            inputs.extend(self.save_state.as_deref());
             output::check_apart(path, &inputs)?;
-            if self.save_state.as_deref().is_some_and(|state| state == path) {
-                return usage(format!("--out and --save-state both name {}", shown(&path)));
-            }
         }
-        Ok(())
+        output::check_different(&[
+            ("--out", self.out.as_deref()),
+            ("--save-state", self.save_state.as_deref()),
+        ])
     }
 }
 

@@ -6,11 +6,11 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
-use ultta::{Suggestion, Unlabelled, suggest};
+use ultta::{Session, Unlabelled, suggest};
 use ultta_eval::pack::Pack;
-use ultta_formats::shown;
+use ultta_formats::{Id, shown};
 
-use crate::anchors::resume;
+use crate::anchors::HeadChanges;
 use crate::failure::usage;
 
 /// List the samples whose labels would help most, with their expected use
@@ -33,9 +33,12 @@ pub struct Args {
     #[arg(long, value_name = "FILE", requires = "state")]
     head: Option<PathBuf>,
 
+    #[command(flatten)]
+    changes: HeadChanges,
+
     /// How many samples
-    #[arg(long, value_name = "N", default_value_t = 20)]
-    k: usize,
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
+    k: u32,
 
     /// Accept features of any length but zero, and scale them to unit length
     #[arg(long)]
@@ -53,12 +56,16 @@ Examples:
   ultta suggest --state state.safetensors --head head.safetensors
 
 Samples are unsure, stand for many that look like them, and come from one scene each. `use` says about how many answers
-hang on a label (docs/operating.md).";
+hang on a label. `sample` is the id that `correct` and `explain --id` take; `row`, for a run, is the row of the features
+(docs/operating.md).";
 
 /// What is needed of a line of predictions.
 #[derive(Deserialize)]
 struct Line {
-    id: u64,
+    id: Id,
+    /// Answers that were written by an earlier version have none.
+    #[serde(default)]
+    sample: Option<u64>,
     label: usize,
     class: String,
     prob: f32,
@@ -66,81 +73,145 @@ struct Line {
 }
 
 pub fn main(args: Args) -> anyhow::Result<ExitCode> {
-    let (suggested, names) = match (&args.answers, &args.features, &args.state, &args.head) {
-        (Some(answers), Some(features), None, None) => of_run(answers, features, &args)?,
-        (None, None, Some(state), Some(head)) => {
-            let session = resume(head, state)?;
-            (session.suggest(args.k)?, session.head().classes().to_vec())
+    let k = args.k as usize;
+    let suggested = match (&args.answers, &args.features, &args.state, &args.head) {
+        (Some(_), Some(_), None, None) if args.changes.given() => {
+            return usage("--anchors and --logit-scale belong to --head; answers need neither");
         }
+        (Some(answers), Some(features), None, None) => of_run(answers, features, k, args.normalize)?,
+        (None, None, Some(state), Some(head)) => of_state(&args.changes.resume(head, state)?, k)?,
         _ => return usage("expected either --answers with --features, or --state with --head"),
     };
-    let told = suggested.into_iter().map(|Suggestion { id, label, prob, expected_use }| {
-        let class = names.get(label).cloned().unwrap_or_default();
-        SuggestedRow { id, label, class, prob, expected_use }
-    });
-    print(&mut std::io::stdout().lock(), told.collect(), args.json)?;
+    suggested.print(&mut std::io::stdout().lock(), args.json)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Samples to label, the best first; or why there are none.
+pub struct Suggested {
+    pub list: Vec<SuggestedRow>,
+    pub why_none: String,
 }
 
 /// A sample to label, with the name of the class answered; also what a service tells.
 #[derive(Deserialize, Serialize)]
 pub struct SuggestedRow {
-    id: u64,
+    /// The row of the features that were answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    row: Option<u64>,
+    /// The session's number of the sample; a service calls it the id.
+    #[serde(default, alias = "id", skip_serializing_if = "Option::is_none")]
+    sample: Option<u64>,
     label: usize,
     class: String,
     prob: f32,
     expected_use: f32,
 }
 
-pub fn print(out: &mut impl Write, list: Vec<SuggestedRow>, json: bool) -> anyhow::Result<()> {
-    if !json {
-        writeln!(out, "{:>10}  {:>6}  {:>6}  answered", "sample", "use", "prob")?;
-    }
-    for told in list {
-        if json {
-            writeln!(out, "{}", serde_json::to_string(&told)?)?;
-        } else {
-            let SuggestedRow { id, expected_use, prob, class, .. } = told;
-            writeln!(out, "{id:>10}  {expected_use:>6.1}  {:>5.1}%  {}", 100.0 * prob, shown(&class))?;
+impl Suggested {
+    /// Prints the samples, and says on standard error why there are none.
+    pub fn print(self, out: &mut impl Write, json: bool) -> anyhow::Result<()> {
+        if self.list.is_empty() {
+            eprintln!("nothing to suggest: {}", self.why_none);
         }
+        // Only what comes from a run has rows.
+        let rows = self.list.iter().any(|told| told.row.is_some());
+        if !json {
+            let row = if rows { format!("{:>10}  ", "row") } else { String::new() };
+            writeln!(out, "{row}{:>10}  {:>6}  {:>6}  answered", "sample", "use", "prob")?;
+        }
+        let number = |number: Option<u64>| number.map_or("–".into(), |number| number.to_string());
+        for told in self.list {
+            if json {
+                writeln!(out, "{}", serde_json::to_string(&told)?)?;
+                continue;
+            }
+            let SuggestedRow { row, sample, expected_use, prob, class, .. } = told;
+            let row = if rows { format!("{:>10}  ", number(row)) } else { String::new() };
+            let (sample, prob) = (number(sample), 100.0 * prob);
+            writeln!(out, "{row}{sample:>10}  {expected_use:>6.1}  {prob:>5.1}%  {}", shown(&class))?;
+        }
+        Ok(())
     }
-    Ok(())
 }
 
-/// Suggestions from the answers of a run; the ids are rows of the features. Class names come from the answers.
-fn of_run(answers: &Path, features: &Path, args: &Args) -> anyhow::Result<(Vec<Suggestion>, Vec<String>)> {
+/// Suggestions from the scenes that a state keeps.
+fn of_state(session: &Session, k: usize) -> anyhow::Result<Suggested> {
+    let name = |label: usize| session.head().classes()[label].clone();
+    let list = session.suggest(k)?.into_iter().map(|s| SuggestedRow {
+        row: None,
+        sample: Some(s.id),
+        label: s.label,
+        class: name(s.label),
+        prob: s.prob,
+        expected_use: s.expected_use,
+    });
+    let why_none = if session.next_id() == 0 {
+        "the state has seen no samples".into()
+    } else if session.kept().is_empty() {
+        let method = session.config().method.name();
+        format!("this state keeps no scenes (method {method}); a run's answers do: --answers with --features")
+    } else {
+        "every scene that the state keeps has a label".into()
+    };
+    Ok(Suggested { list: list.collect(), why_none })
+}
+
+/// Suggestions from the answers of a run. Class names come from the answers.
+fn of_run(answers: &Path, features: &Path, k: usize, normalize: bool) -> anyhow::Result<Suggested> {
     let file = std::fs::File::open(answers).with_context(|| format!("cannot open {}", shown(&answers)))?;
     let pack = Pack::open(features, None)?;
-    let (mut samples, mut names) = (Vec::new(), Vec::new());
-    for (number, line) in std::io::BufReader::new(file).lines().enumerate() {
-        let number = number + 1;
-        let line = line.with_context(|| format!("{}: line {number}", shown(&answers)))?;
+    // Row, sample and class of each, by its place here.
+    let mut facts: Vec<(u64, Option<u64>, String)> = Vec::new();
+    let (mut samples, mut lines) = (Vec::new(), 0u64);
+    for line in std::io::BufReader::new(file).lines() {
+        lines += 1;
+        let at = || format!("{}: line {lines}", shown(&answers));
+        let line = line.with_context(at)?;
         let Ok(line) = serde_json::from_str::<Line>(&line) else {
             return usage(format!(
-                "{}: line {number} is no prediction; expected JSON lines from `ultta run --out answers.jsonl`",
-                shown(&answers)
+                "{} is no prediction; expected JSON lines from `ultta run --out answers.jsonl`",
+                at()
             ));
         };
-        if line.id >= pack.rows() as u64 {
-            return usage(format!(
-                "{}: line {number} is about row {}, {} has {} rows",
-                shown(&answers),
-                line.id,
-                shown(&features),
-                pack.rows()
-            ));
-        }
-        if names.len() <= line.label && line.label < 1 << 20 {
-            names.resize(line.label + 1, String::new());
-        }
-        if let Some(name) = names.get_mut(line.label) {
-            *name = line.class;
+        let row = match line.id {
+            Id::Number(row) => row,
+            Id::Text(id) => {
+                let features = shown(&features);
+                return usage(format!(
+                    "{} has the id {id:?}, which is no row of {features}; expected the answers of `ultta run` to this file",
+                    at()
+                ));
+            }
+        };
+        if row >= pack.rows() as u64 {
+            let (features, rows) = (shown(&features), pack.rows());
+            return usage(format!("{} is about row {row}, {features} has {rows} rows", at()));
         }
         if line.begins_scene {
-            samples.push(Unlabelled { id: line.id, label: line.label, prob: line.prob });
+            samples.push(Unlabelled { id: facts.len() as u64, label: line.label, prob: line.prob });
+            facts.push((row, line.sample, line.class));
         }
     }
-    let rows: Vec<usize> = samples.iter().map(|sample| sample.id as usize).collect();
-    let features = pack.file().select(&rows, args.normalize)?;
-    Ok((suggest(&samples, &features, args.k)?, names))
+    let rows: Vec<usize> = facts.iter().map(|fact| fact.0 as usize).collect();
+    let suggested = if rows.is_empty() {
+        Vec::new()
+    } else {
+        suggest(&samples, &pack.file().select(&rows, normalize)?, k)?
+    };
+    let list = suggested.into_iter().map(|s| {
+        let (row, sample, class) = &facts[s.id as usize];
+        SuggestedRow {
+            row: Some(*row),
+            sample: *sample,
+            label: s.label,
+            class: class.clone(),
+            prob: s.prob,
+            expected_use: s.expected_use,
+        }
+    });
+    let why_none = match lines {
+        0 => format!("{} holds no answers", shown(&answers)),
+        _ => format!("no answer in {} begins a scene", shown(&answers)),
+    };
+    Ok(Suggested { list: list.collect(), why_none })
 }

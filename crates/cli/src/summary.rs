@@ -243,6 +243,13 @@ impl Summary {
     }
 }
 
+/// What is to be said of a state whose answers the guard holds at zero-shot.
+pub fn held_at_zero_shot(session: &Session) -> Option<&'static str> {
+    (session.health().standing == Standing::ZeroShot).then_some(
+        "warning: this state has fallen back to zero-shot; it tries again after a while (guard.advanced.patience)",
+    )
+}
+
 /// Says on standard error when the collapse guard fires.
 pub struct GuardWatch {
     fired: u64,
@@ -251,13 +258,10 @@ pub struct GuardWatch {
 impl GuardWatch {
     /// Watches from now on; a session that has fallen back already is worth a word, too.
     pub fn new(session: &Session) -> Self {
-        let health = session.health();
-        if health.standing == Standing::ZeroShot {
-            eprintln!(
-                "warning: this state has fallen back to zero-shot; it tries again after a while (guard.advanced.patience)"
-            );
+        if let Some(warning) = held_at_zero_shot(session) {
+            eprintln!("{warning}");
         }
-        Self { fired: health.guard_fired }
+        Self { fired: session.health().guard_fired }
     }
 
     /// A warning, if the guard has fired since the last look.

@@ -4,9 +4,11 @@
     python3 crates/cli/tests/export.py target/release/ultta [FOLDER WITH PACKS …]
 
 For every pack: a run over its first half, the state exported, the second half answered by the layer and by
-`ultta run --load-state` with learning off row by row (`predict`). The ONNX file must pass `onnx.checker`, ONNX Runtime
-and NumPy must agree to 1e-5, and the labels must be the session's on 99.9 % of the rows (all of them, and the probabilities
-to 1e-5, where all classes are candidates).
+`ultta run --load-state` with learning off row by row (`predict`). Then the same with labels for 20 samples of the first half
+(`ultta suggest`, `ultta correct`), where the pack has labels. A layer knows no scenes, and a row that continues the scene at
+hand is answered from the mean of its scene: so the runs are made without scenes (`--set scenes=false`). The ONNX file must pass
+`onnx.checker`, ONNX Runtime and NumPy must agree to 1e-5, and the labels must be the session's on 99.9 % of the rows (all of
+them, and the probabilities to 1e-5, where all classes are candidates).
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -48,11 +51,22 @@ def check(ultta: str, pack: Path, work: Path) -> str:
     first, second = rows[order[:half]], rows[order[half:]]
     save_file({"features": first}, work / "first.safetensors")
     save_file({"features": second, "learn": np.zeros(len(second), np.uint8)}, work / "second.safetensors")
-    head = str(pack / "head.safetensors")
-    state, out = str(work / "state.safetensors"), str(work / "answers.jsonl")
-    run = lambda *a: subprocess.run([ultta, *a], check=True, capture_output=True)  # noqa: E731
+    head, state = str(pack / "head.safetensors"), str(work / "state.safetensors")
+    run = lambda *a: subprocess.run([ultta, *a], check=True, capture_output=True, text=True).stdout  # noqa: E731
     run("run", "--features", str(work / "first.safetensors"), "--head", head, "--set", "scenes=false",
         "--save-state", state, "--quiet")
+    said = compare(run, pack, work, state, second)
+    if "labels" in data:
+        of_state = "--head", head, "--state", state
+        wanted = [json.loads(line)["sample"] for line in run("suggest", *of_state, "--k", "20", "--json").splitlines()]
+        run("correct", *of_state, *(f"{sample}={int(data['labels'][order[sample]])}" for sample in wanted))
+        said += f"; with {len(wanted)} labels given: " + compare(run, pack, work, state, second)
+    return said
+
+
+def compare(run: Callable[..., str], pack: Path, work: Path, state: str, second: np.ndarray) -> str:
+    """The layer of a state beside the session that goes on from it, on the second half."""
+    head, out = str(pack / "head.safetensors"), str(work / "answers.jsonl")
     run("run", "--features", str(work / "second.safetensors"), "--head", head, "--load-state", state, "--out", out,
         "--quiet")
     answers = [json.loads(line) for line in open(out)]

@@ -372,7 +372,7 @@ pub trait Adapter: CloneAdapter + Send + Sync {
 
     /// The features of an earlier row, or of the first row of its scene, as they are kept; and that row's id.
     fn kept_features(&self, id: u64) -> Result<(u64, Vec<f32>)> {
-        Err(Error::Forgotten { id, remembered: 0, setting: "advanced.correctable" })
+        Err(Error::Forgotten { id, remembered: 0, setting: None })
     }
 
     /// The scenes that are kept, oldest first.

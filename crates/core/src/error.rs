@@ -113,17 +113,15 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
-    /// A label was given for a sample that is unknown or no longer remembered.
-    #[error(
-        "feedback: sample {id} is not among the {remembered} remembered ones; the setting {setting} says how many are remembered"
-    )]
+    /// A sample was asked for, or labelled, that is unknown or no longer remembered.
+    #[error("{}", forgotten(*id, *remembered, *setting))]
     Forgotten {
         /// The sample's id.
         id: u64,
         /// How many samples are remembered.
         remembered: usize,
-        /// The setting that bounds their number.
-        setting: &'static str,
+        /// The setting that bounds their number; `None` if the method keeps no samples.
+        setting: Option<&'static str>,
     },
     /// What a member of the group has learnt cannot be taken.
     #[error("group: what {member} learnt is refused: {reason}")]
@@ -156,13 +154,23 @@ pub enum Error {
         reason: String,
     },
     /// A label is not a class of the head.
-    #[error("feedback: label {label} is not below the number of classes, {classes}")]
+    #[error("label {label} is not below the number of classes, {classes}")]
     Label {
         /// The label given.
         label: usize,
         /// Number of classes.
         classes: usize,
     },
+}
+
+/// What is said of a sample that is not remembered.
+fn forgotten(id: u64, remembered: usize, setting: Option<&str>) -> String {
+    match setting {
+        Some(setting) => format!(
+            "sample {id} is not among the {remembered} remembered ones; the setting {setting} says how many are remembered"
+        ),
+        None => format!("sample {id} is not remembered: this method keeps no samples"),
+    }
 }
 
 impl Error {

@@ -188,9 +188,10 @@ impl Session {
         Ok(used)
     }
 
-    /// A label for an earlier sample that counts at once: rows that look like the sample are answered by it from the next one
-    /// on, and what the sample had taught by itself is withdrawn. A label for a near-copy is one for its scene. `false`
-    /// if the method has no use for it, or learning is stopped.
+    /// A label for an earlier sample that counts at once: from the next row on, rows that look like the sample lean to its
+    /// label by 4 to 9 nats (where the frozen model is surer than that it keeps its answer), and what the sample had taught
+    /// by itself is withdrawn. A label for a near-copy is one for its scene. `false` if the method has no use for it, or
+    /// learning is stopped.
     ///
     /// [`feedback`](Self::feedback) is for labels that only measure and calibrate.
     pub fn correct(&mut self, id: u64, label: usize) -> Result<bool> {
@@ -209,7 +210,8 @@ impl Session {
     }
 
     /// Takes back a label given with [`correct`](Self::correct): what it had changed is as if it had not been given, but for
-    /// what later rows have taught meanwhile. `false` if there is none for this sample.
+    /// what later rows have taught meanwhile. `false` if there is none for this sample. While learning is stopped labels can
+    /// be taken back all the same.
     pub fn withdraw(&mut self, id: u64) -> bool {
         self.adapter.withdraw(id)
     }

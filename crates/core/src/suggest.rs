@@ -10,6 +10,12 @@
 //! Samples are chosen one after another, each for the help that the earlier ones leave to be had:
 //! use(i) = Σ_j (1 − p_j) · max(0, alike(i, j) − alike(already chosen, j)). That is uncertain, representative, and never
 //! twice the same. The use of a suggestion is in answers: it estimates how many answers of the pool hang on its label.
+//!
+//! What is chosen only ever lowers the use of the others. So an earlier figure is a bound, and most samples need not be
+//! looked at again: the best bound is, and if it holds up nothing else can be better.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
 
 use serde::Serialize;
 
@@ -73,26 +79,66 @@ pub fn suggest(samples: &[Unlabelled], features: &Features<'_>, k: usize) -> Res
     alike.iter_mut().for_each(|a| *a = a.max(0.0).powi(POWER));
     let unsure: Vec<f32> = places.iter().map(|&place| (1.0 - samples[place].prob).clamp(0.0, 1.0)).collect();
 
-    let mut helped = vec![0.0f32; n];
-    let mut chosen: Vec<Suggestion> = Vec::new();
-    let mut left: Vec<usize> = (0..n).collect();
-    while chosen.len() < k && !left.is_empty() {
-        let use_of = |i: usize| -> f32 {
-            let row = &alike[i * n..][..n];
-            row.iter().zip(&helped).zip(&unsure).map(|((a, h), u)| u * (a - h).max(0.0)).sum()
-        };
-        let (at, expected_use) =
-            left.iter().map(|&i| use_of(i)).enumerate().fold((0, f32::NEG_INFINITY), |best, (at, value)| {
-                if value > best.1 { (at, value) } else { best }
-            });
-        let i = left.swap_remove(at);
-        left.sort_unstable();
+    let chosen = choose(&alike, &unsure, k).into_iter().map(|(i, expected_use)| {
         let Unlabelled { id, label, prob } = samples[places[i]];
-        chosen.push(Suggestion { id, label, prob, expected_use });
-        let row = &alike[i * n..][..n];
-        helped.iter_mut().zip(row).for_each(|(h, a)| *h = h.max(*a));
+        Suggestion { id, label, prob, expected_use }
+    });
+    Ok(chosen.collect())
+}
+
+/// The use of a sample as it was when `chosen` samples had been chosen. The largest is the one of most use, the first of
+/// several.
+struct Bound {
+    expected_use: f32,
+    place: Reverse<usize>,
+    chosen: usize,
+}
+
+impl Ord for Bound {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.expected_use.total_cmp(&other.expected_use).then(self.place.cmp(&other.place))
     }
-    Ok(chosen)
+}
+
+impl PartialOrd for Bound {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Bound {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Bound {}
+
+/// How much a sample helps those that are unsure, beyond the help that they have.
+fn use_of(alike: &[f32], helped: &[f32], unsure: &[f32]) -> f32 {
+    alike.iter().zip(helped).zip(unsure).map(|((a, h), u)| u * (a - h).max(0.0)).sum()
+}
+
+/// The `k` samples to choose one after another, with their uses; `alike` has a row for each.
+fn choose(alike: &[f32], unsure: &[f32], k: usize) -> Vec<(usize, f32)> {
+    let n = unsure.len();
+    let row = |i: usize| &alike[i * n..][..n];
+    let mut helped = vec![0.0f32; n];
+    let mut chosen = Vec::with_capacity(k.min(n));
+    let first =
+        |i: usize| Bound { expected_use: use_of(row(i), &helped, unsure), place: Reverse(i), chosen: 0 };
+    let mut bounds: BinaryHeap<Bound> = (0..n).map(first).collect();
+    while chosen.len() < k {
+        let Some(Bound { expected_use, place: Reverse(i), chosen: at }) = bounds.pop() else { break };
+        if at < chosen.len() {
+            let expected_use = use_of(row(i), &helped, unsure);
+            bounds.push(Bound { expected_use, place: Reverse(i), chosen: chosen.len() });
+            continue;
+        }
+        chosen.push((i, expected_use));
+        helped.iter_mut().zip(row(i)).for_each(|(h, a)| *h = h.max(*a));
+    }
+    chosen
 }
 
 impl Session {
@@ -130,6 +176,38 @@ mod tests {
         assert!(ids[0] <= 2 && ids[1] == 3, "{suggested:?}");
         assert!(suggested[0].expected_use > 1.5 && suggested[1].expected_use < 1.0, "{suggested:?}");
         assert!(suggested.is_sorted_by(|a, b| a.expected_use >= b.expected_use));
+    }
+
+    /// As [`choose`], looking at every sample every time.
+    fn choose_plainly(alike: &[f32], unsure: &[f32], k: usize) -> Vec<(usize, f32)> {
+        let n = unsure.len();
+        let mut helped = vec![0.0f32; n];
+        let mut chosen: Vec<(usize, f32)> = Vec::new();
+        while chosen.len() < k.min(n) {
+            let left = (0..n).filter(|i| chosen.iter().all(|(c, _)| c != i));
+            let uses = left.map(|i| (i, use_of(&alike[i * n..][..n], &helped, unsure)));
+            let best = uses.reduce(|best, next| if next.1 > best.1 { next } else { best }).unwrap();
+            chosen.push(best);
+            helped.iter_mut().zip(&alike[best.0 * n..][..n]).for_each(|(h, a)| *h = h.max(*a));
+        }
+        chosen
+    }
+
+    #[test]
+    fn looking_at_few_chooses_as_looking_at_all_does() {
+        let mut seed = 7u64;
+        let mut random = || {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (seed >> 40) as f32 / (1 << 24) as f32
+        };
+        for n in [1, 2, 17, 90] {
+            // Coarse numbers, so that many are equal: of equals the first is chosen.
+            let alike: Vec<f32> = (0..n * n).map(|_| (random() * 4.0).floor() / 4.0).collect();
+            let unsure: Vec<f32> = (0..n).map(|_| (random() * 3.0).floor() / 3.0).collect();
+            for k in [1, 5, n, n + 3] {
+                assert_eq!(choose(&alike, &unsure, k), choose_plainly(&alike, &unsure, k), "{k} of {n}");
+            }
+        }
     }
 
     #[test]

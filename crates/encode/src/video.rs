@@ -50,16 +50,55 @@ impl Source {
             .then(|| if special { Self::Live(argument.into()) } else { Self::File(argument.into()) })
     }
 
-    /// As it was given.
-    pub fn name(&self) -> &str {
+    /// As it was given, but for the user and the password of an address: those are for ffmpeg alone.
+    pub fn name(&self) -> String {
         match self {
-            Self::File(name) | Self::Live(name) => name,
+            Self::File(name) => name.clone(),
+            Self::Live(name) => without_user(name, name),
         }
     }
 
     /// Whether frames come when they are taken.
     pub fn is_live(&self) -> bool {
         matches!(self, Self::Live(_))
+    }
+}
+
+/// A text with the user and the password of every address in it replaced by `***`.
+fn hidden(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(place) = rest.find("://") {
+        let (before, after) = rest.split_at(place + 3);
+        out.push_str(before);
+        let ends = |c: char| c.is_whitespace() || "/?#'\"".contains(c);
+        let host = &after[..after.find(ends).unwrap_or(after.len())];
+        rest = after;
+        if let Some(at) = host.rfind('@').filter(|&at| at > 0) {
+            out.push_str("***");
+            rest = &after[at..];
+        }
+    }
+    out + rest
+}
+
+/// The user and the password of an address, as they stand in it.
+fn userinfo(address: &str) -> Option<&str> {
+    let (_, after) = address.split_once("://")?;
+    let host = after.split(['/', '?', '#']).next()?;
+    Some(host.rsplit_once('@')?.0).filter(|user| !user.is_empty())
+}
+
+/// A text without the user and the password of this address.
+fn without_user(text: &str, address: &str) -> String {
+    userinfo(address).map_or_else(|| text.into(), |user| text.replace(&format!("{user}@"), "***@"))
+}
+
+/// A line of ffmpeg that may be passed on. ffmpeg tells addresses in its own way, and not always whole.
+fn passed_on(line: &str, source: &Source) -> String {
+    match source {
+        Source::Live(name) => hidden(&without_user(line, name)),
+        Source::File(_) => hidden(line),
     }
 }
 
@@ -121,12 +160,13 @@ impl Frames {
         };
         let said = Arc::new(Mutex::new(Vec::new()));
         let kept = said.clone();
+        let of = source.clone();
         let listener = std::thread::spawn(move || {
             // A line without an end must not fill the memory.
             let mut lines = BufReader::new(errors);
             let mut line = Vec::new();
             while lines.by_ref().take(4096).read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
-                let text = String::from_utf8_lossy(&line).trim().to_string();
+                let text = passed_on(String::from_utf8_lossy(&line).trim(), &of);
                 line.clear();
                 let mut kept = locked(&kept);
                 if !text.is_empty() && kept.last() != Some(&text) {
@@ -262,6 +302,28 @@ mod tests {
         assert!(camera.contains("-f v4l2 -i /dev/video2") && camera.contains("scale=256:256:"), "{camera}");
         let address = arguments(&Source::Live("rtsp://x/y".into()), 5.0, &Preprocess::openai(32)).join(" ");
         assert!(address.contains("-rtsp_transport tcp -i rtsp://x/y"), "{address}");
+    }
+
+    #[test]
+    fn passwords_are_shown_to_ffmpeg_alone() {
+        let secret = Source::Live("rtsp://admin:se@cret@10.0.0.7:554/a@b?x=y".into());
+        assert_eq!(secret.name(), "rtsp://***@10.0.0.7:554/a@b?x=y");
+        assert_eq!(Source::Live("rtsp://it's me:1 2@camera/".into()).name(), "rtsp://***@camera/");
+        let asked = arguments(&secret, 5.0, &Preprocess::openai(32));
+        assert!(asked.contains(&"rtsp://admin:se@cret@10.0.0.7:554/a@b?x=y".to_string()), "{asked:?}");
+        for (said, told) in [
+            ("rtsp://admin:se@cret@10.0.0.7:554/a@b: refused", "rtsp://***@10.0.0.7:554/a@b: refused"),
+            ("no route to 'tcp://admin:se@cret@10.0.0.7'", "no route to 'tcp://***@10.0.0.7'"),
+            ("[rtsp @ 0x55] admin:se@cret@10.0.0.7: 401", "[rtsp @ 0x55] ***@10.0.0.7: 401"),
+            ("http://a/ and http://b:c@d/", "http://a/ and http://***@d/"),
+            ("Connection refused", "Connection refused"),
+        ] {
+            assert_eq!(passed_on(said, &secret), told);
+        }
+        for plain in ["rtsp://camera/1", "/dev/video0", "udp://@:1234"] {
+            assert_eq!(Source::Live(plain.into()).name(), plain);
+        }
+        assert_eq!(Source::File("a://b@c.mp4".into()).name(), "a://b@c.mp4");
     }
 
     #[test]

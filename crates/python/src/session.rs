@@ -189,9 +189,10 @@ impl Session {
         self.take_labels(py, ids, labels, ultta::Session::feedback)
     }
 
-    /// Labels (class indices or names) for earlier samples that count at once: rows that look like a labelled sample are
-    /// answered by its label from the next one on. What the sample had taught by itself is withdrawn. Returns how many
-    /// the method had a use for. Either all are taken in or, on an error, none.
+    /// Labels (class indices or names) for earlier samples that count at once: from the next one on, rows that look like a
+    /// labelled sample lean to its label by 4 to 9 nats; a head that is surer than that keeps its answer. What the sample had
+    /// taught by itself is withdrawn. Returns how many were used: none where the method has no use for labels or learning is
+    /// stopped. Either all are taken in or, on an error, none.
     ///
     /// >>> import numpy as np, ultta
     /// >>> session = ultta.Session(ultta.Head.from_text_features(np.eye(2), ["cat", "dog"], logit_scale=5.0))
@@ -208,7 +209,7 @@ impl Session {
         self.take_labels(py, ids, labels, ultta::Session::correct)
     }
 
-    /// Takes back labels given with `correct`. Returns how many there were.
+    /// Takes back labels given with `correct`, also while learning is stopped. Returns how many there were.
     fn withdraw(&self, py: Python<'_>, ids: &Bound<'_, PyAny>) -> PyResult<usize> {
         let ids = list::<i64>("ids", "int64", ids)?;
         self.using(py, |session| Ok(ids.iter().filter(|&&id| session.withdraw(id as u64)).count()))
@@ -470,9 +471,9 @@ impl Session {
         };
         let index = |name: &String| {
             let found = self.head.classes().iter().position(|class| class == name);
-            found.map(|class| class as i64).ok_or_else(|| {
-                PyValueError::new_err(format!("feedback: {name:?} is not a class of the head"))
-            })
+            found
+                .map(|class| class as i64)
+                .ok_or_else(|| PyValueError::new_err(format!("{name:?} is not a class of the head")))
         };
         names.iter().map(index).collect()
     }

@@ -34,8 +34,12 @@ def test_explanations_add_up_and_are_drawn(stream: Stream) -> None:
     assert by_id["class"] in stream.head.classes
     with pytest.raises(ValueError, match="either"):
         session.explain()
-    with pytest.raises(ValueError, match="not among"):
+    with pytest.raises(ValueError, match="^sample 1000000000 is not among"):
         session.explain(id=10**9)
+    frozen = ultta.Session(stream.head, method="zero-shot")
+    frozen.step(stream.features)
+    with pytest.raises(ValueError, match="keeps no samples"):
+        frozen.explain(id=0)
 
 
 def test_a_label_counts_at_once_and_can_be_taken_back(stream: Stream) -> None:
@@ -51,7 +55,7 @@ def test_a_label_counts_at_once_and_can_be_taken_back(stream: Stream) -> None:
     assert session.explain(id=id)["corrected"] == stream.head.classes[other]
     assert session.withdraw([id]) == 1 and session.withdraw(id) == 0
     np.testing.assert_allclose(session.predict(row).scores, before.scores, atol=1e-6)
-    with pytest.raises(ValueError, match="not a class"):
+    with pytest.raises(ValueError, match='^"no such class" is not a class'):
         session.correct(id, "no such class")
 
 

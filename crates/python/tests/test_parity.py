@@ -48,6 +48,7 @@ def compare(features: Path, head: Path, rows: np.ndarray, tmp_path: Path, preset
             theirs = json.loads(line)
             for key in ("id", "label", "class", "admitted", "unknown"):
                 assert theirs[key] == ours[key], key
+            assert theirs["sample"] == ours["id"]
             for key in ("prob", "prob_pred"):
                 assert np.float32(theirs[key]) == np.float32(ours[key]), key
             assert np.float32(theirs["zero_shot"]["prob"]) == np.float32(ours["zero_shot"]["prob"])

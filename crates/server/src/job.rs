@@ -160,8 +160,8 @@ pub struct Outcomes {
 pub enum Outcome {
     /// The method learnt from it.
     Taken,
-    /// The method has no use for labels, or learning is stopped; it counts for calibration only.
-    Unused,
+    /// Nothing was learnt from it, and why; it counts for calibration only.
+    Unused(&'static str),
     /// The label cannot be used.
     Refused(String),
 }

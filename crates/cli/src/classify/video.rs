@@ -1,7 +1,7 @@
 //! `ultta classify VIDEO`: frames to answers and a timeline of scenes, live.
 
 use std::fs::File;
-use std::io::{IsTerminal, Seek, SeekFrom, Write, stdout};
+use std::io::{ErrorKind, IsTerminal, Seek, SeekFrom, Write, stdout};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -43,7 +43,7 @@ fn rate(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Probability that the classes of an entry's set come to.
+/// Probability that the classes of an entry's set come to, unless `--coverage` says another.
 const COVERAGE: f64 = 0.9;
 
 /// How long a look for a frame takes at most: an interrupt is noticed after it.
@@ -70,9 +70,17 @@ pub fn source_of(args: &super::Args) -> anyhow::Result<Option<Source>> {
     if args.views > 0 {
         return usage("--views: for pictures; frames of a video are views of one another");
     }
+    if let Some(timeline) = &args.video.timeline {
+        TimelineFile::check(timeline)?;
+    }
     if let Source::File(path) = &source {
         let opening = |e| ultta_encode::Error::Io { doing: "opening", source: e, path: path.into() };
-        File::open(path).map_err(opening)?;
+        match File::open(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return usage(format!("{}: there is no such file", shown(&path)));
+            }
+            opened => opened.map_err(opening)?,
+        };
         if args.video.follow {
             return usage("--follow: for cameras and addresses; a file ends");
         }
@@ -96,13 +104,21 @@ struct Batch {
     times: Vec<(f64, Instant)>,
 }
 
+impl VideoArgs {
+    /// Where the timeline goes.
+    pub(super) fn timeline(&self) -> Option<&Path> {
+        self.timeline.as_deref()
+    }
+}
+
 impl Classify<'_> {
     /// Answers the frames of a video.
     pub(super) fn video(&mut self, source: &Source, batch: usize) -> anyhow::Result<()> {
         let args = self.args;
         let flags = &args.video;
-        let mut file = flags.timeline.as_deref().map(TimelineFile::create).transpose()?;
-        let mut timeline = Timeline::new(flags.fps, COVERAGE);
+        let mut file = flags.timeline.as_deref().map(TimelineFile::new);
+        let coverage = Some(self.session.config().coverage).filter(|coverage| *coverage > 0.0);
+        let mut timeline = Timeline::new(flags.fps, coverage.unwrap_or(COVERAGE));
         let feed = Feed::open(source, flags.fps, self.encoder.preprocess(), flags.follow)?;
         let status = std::io::stderr().is_terminal() && !self.args.quiet;
         self.progress = if status { spinner() } else { ProgressBar::hidden() };
@@ -122,7 +138,7 @@ impl Classify<'_> {
                 if waiting.pictures.len() >= batch {
                     let entries =
                         self.frames(std::mem::take(&mut waiting), source, since, &mut timeline, &mut counts)?;
-                    self.tell(&entries, &mut file)?;
+                    self.tell(&entries, &counts, &mut file)?;
                     self.show_status(&timeline, &feed, &counts);
                 }
                 continue;
@@ -130,11 +146,12 @@ impl Classify<'_> {
             let Some(event) = event else { continue };
             let entries =
                 self.frames(std::mem::take(&mut waiting), source, since, &mut timeline, &mut counts)?;
-            self.tell(&entries, &mut file)?;
+            self.tell(&entries, &counts, &mut file)?;
             match event {
                 Event::Lost(at, reason) => {
                     let entry = timeline.lose(at);
-                    self.tell(entry.as_slice(), &mut file)?;
+                    file.as_mut().map_or(Ok(()), TimelineFile::begin)?;
+                    self.tell(entry.as_slice(), &counts, &mut file)?;
                     let message = format!(
                         "{} at {}: no signal ({reason}); trying again",
                         shown(&source.name()),
@@ -147,9 +164,9 @@ impl Classify<'_> {
             }
         };
         let entries = self.frames(waiting, source, since, &mut timeline, &mut counts)?;
-        self.tell(&entries, &mut file)?;
+        self.tell(&entries, &counts, &mut file)?;
         let entries = timeline.finish(feed.now());
-        self.tell(&entries, &mut file)?;
+        self.tell(&entries, &counts, &mut file)?;
         self.progress.finish_and_clear();
         if !self.args.quiet && self.tally.n + counts.dark > 0 {
             eprintln!("{}", counts.words(self.tally.n, feed.dropped(), source.is_live()));
@@ -224,8 +241,16 @@ impl Classify<'_> {
         Ok(entries)
     }
 
-    /// Entries that are complete: a line each, and into the file.
-    fn tell(&self, entries: &[Entry], file: &mut Option<TimelineFile>) -> anyhow::Result<()> {
+    /// Entries that are complete: a line each, and into the file. From the first frame on the file is there.
+    fn tell(
+        &self,
+        entries: &[Entry],
+        counts: &Counts,
+        file: &mut Option<TimelineFile<'_>>,
+    ) -> anyhow::Result<()> {
+        if let Some(file) = file.as_mut().filter(|_| self.tally.n + counts.dark > 0) {
+            file.begin()?;
+        }
         for entry in entries {
             let written = Written::new(entry, self.session.head().classes());
             if let Some(file) = file {
@@ -271,25 +296,79 @@ fn spinner() -> ProgressBar {
     ProgressBar::new_spinner().with_style(style)
 }
 
-/// A timeline on disk. It grows while the video goes on and can be read at any time.
-enum TimelineFile {
+/// A timeline on disk. It grows while the video goes on and can be read at any time. Until there is something to tell, an older
+/// file stays as it was.
+struct TimelineFile<'a> {
+    path: &'a Path,
+    open: Option<Open>,
+}
+
+enum Open {
     Csv(Box<csv::Writer<File>>),
     Json { file: File, empty: bool },
     Srt { file: File, number: u64 },
 }
 
-impl TimelineFile {
-    fn create(path: &Path) -> anyhow::Result<Self> {
-        let ending = path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
-        if !["csv", "json", "srt"].contains(&ending.as_str()) {
+/// The ending of a path, in small letters.
+fn ending(path: &Path) -> String {
+    path.extension().unwrap_or_default().to_string_lossy().to_lowercase()
+}
+
+impl<'a> TimelineFile<'a> {
+    fn new(path: &'a Path) -> Self {
+        Self { path, open: None }
+    }
+
+    /// Checks before any work starts that a timeline can be written here; nothing is changed.
+    fn check(path: &Path) -> anyhow::Result<()> {
+        if !["csv", "json", "srt"].contains(&ending(path).as_str()) {
             return usage(format!(
                 "--timeline: expected a name that ends in .csv, .json or .srt, got {}",
                 shown(&path)
             ));
         }
-        output::check_writable(path)?;
+        output::check_writable(path)
+    }
+
+    /// Begins the file, if it has not begun; an older one is replaced.
+    fn begin(&mut self) -> anyhow::Result<()> {
+        self.opened().map(|_| ())
+    }
+
+    fn opened(&mut self) -> anyhow::Result<&mut Open> {
+        let open = match self.open.take() {
+            Some(open) => open,
+            None => Open::create(self.path)?,
+        };
+        Ok(self.open.insert(open))
+    }
+
+    fn write(&mut self, entry: &Written<'_>) -> anyhow::Result<()> {
+        match self.opened()? {
+            Open::Csv(writer) => {
+                writer.write_record(entry.cells())?;
+                writer.flush()?;
+            }
+            Open::Json { file, empty } => {
+                // Over the end of the list, so that the list is whole after every entry.
+                file.seek(SeekFrom::End(-3))?;
+                let comma = if *empty { "" } else { "," };
+                write!(file, "{comma}\n{}\n]\n", serde_json::to_string(entry)?)?;
+                *empty = false;
+            }
+            Open::Srt { file, number } => {
+                *number += 1;
+                file.write_all(entry.subtitle(*number).as_bytes())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Open {
+    fn create(path: &Path) -> anyhow::Result<Self> {
         let mut file = File::create(path).with_context(|| format!("cannot write {}", shown(&path)))?;
-        Ok(match ending.as_str() {
+        Ok(match ending(path).as_str() {
             "csv" => {
                 let mut writer = csv::Writer::from_writer(file);
                 writer.write_record(Written::COLUMNS)?;
@@ -302,26 +381,5 @@ impl TimelineFile {
             }
             _ => Self::Srt { file, number: 0 },
         })
-    }
-
-    fn write(&mut self, entry: &Written<'_>) -> anyhow::Result<()> {
-        match self {
-            Self::Csv(writer) => {
-                writer.write_record(entry.cells())?;
-                writer.flush()?;
-            }
-            Self::Json { file, empty } => {
-                // Over the end of the list, so that the list is whole after every entry.
-                file.seek(SeekFrom::End(-3))?;
-                let comma = if *empty { "" } else { "," };
-                write!(file, "{comma}\n{}\n]\n", serde_json::to_string(entry)?)?;
-                *empty = false;
-            }
-            Self::Srt { file, number } => {
-                *number += 1;
-                file.write_all(entry.subtitle(*number).as_bytes())?;
-            }
-        }
-        Ok(())
     }
 }

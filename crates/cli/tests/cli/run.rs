@@ -164,7 +164,7 @@ fn csv_says_the_same_as_json_lines() {
     let header = reader.headers().unwrap().clone();
     assert_eq!(
         header.iter().collect::<Vec<_>>().join(","),
-        "id,label,class,prob,prob_pred,zero_shot_label,zero_shot_prob,admitted,unknown,scene,begins_scene,\
+        "id,label,class,prob,prob_pred,zero_shot_label,zero_shot_prob,admitted,unknown,scene,begins_scene,sample,\
          top1_label,top1_class,top1_prob,top2_label,top2_class,top2_prob"
     );
     let records: Vec<_> = reader.records().map(|r| r.unwrap()).collect();
@@ -175,7 +175,8 @@ fn csv_says_the_same_as_json_lines() {
         assert_eq!(&record[2], row["class"].as_str().unwrap());
         assert_eq!(record[3].parse::<f32>().unwrap(), row["prob"].as_f64().unwrap() as f32);
         assert_eq!(record[4].parse::<f32>().unwrap(), row["prob_pred"].as_f64().unwrap() as f32);
-        assert_eq!(record[14], row["top"][1]["label"].to_string());
+        assert_eq!(record[11], row["sample"].to_string());
+        assert_eq!(record[15], row["top"][1]["label"].to_string());
     }
 }
 
@@ -196,7 +197,8 @@ fn parquet_says_the_same_as_json_lines() {
         assert_eq!(record.get_long(0).unwrap(), row["id"].as_i64().unwrap());
         assert_eq!(record.get_string(2).unwrap(), row["class"].as_str().unwrap());
         assert_eq!(record.get_float(3).unwrap(), row["prob"].as_f64().unwrap() as f32);
-        assert_eq!(record.len(), 11 + CLASSES.len());
+        assert_eq!(record.get_long(11).unwrap(), row["sample"].as_i64().unwrap());
+        assert_eq!(record.len(), 12 + CLASSES.len());
     }
 }
 

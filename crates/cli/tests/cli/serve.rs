@@ -350,10 +350,11 @@ fn rust_http_and_the_command_line_give_the_same_answers() {
     let by_hand = std::fs::read_to_string(&out).unwrap();
     assert_eq!((over_http.lines().count(), by_hand.lines().count()), (500, 500));
     for ((http, cli), rust) in over_http.lines().zip(by_hand.lines()).zip(&step.rows) {
-        let (mut http, cli): (Value, Value) =
+        let (mut http, mut cli): (Value, Value) =
             (serde_json::from_str(http).unwrap(), serde_json::from_str(cli).unwrap());
-        // The service names the zero-shot class, too; all else is the same row.
+        // The service names the zero-shot class, too, and its ids are the samples; all else is the same row.
         http["zero_shot"].as_object_mut().unwrap().remove("class");
+        assert_eq!(cli.as_object_mut().unwrap().remove("sample").as_ref(), Some(&http["id"]));
         assert_eq!(http, cli);
         assert_eq!(
             (cli["label"].as_u64(), cli["prob"].as_f64().map(|p| p as f32)),
@@ -421,6 +422,20 @@ fn rust_http_and_the_command_line_give_the_same_answers() {
     assert!(told.contains("= logit") && told.contains("labelled "), "{told}");
     assert!(client(&["explain", "3", "--json"]).contains("corrected"));
     assert!(client(&["correct", "--withdraw", "3"]).contains("\"corrections\": 0"));
+    // A label that is not used is a failure, and says why.
+    let unused = |arguments: &[&str], why: &str| {
+        let output =
+            Command::new(ULTTA).arg("client").args(["--url", &url]).args(arguments).output().unwrap();
+        let told = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.code() == Some(1) && told.contains(why), "{told}");
+    };
+    unused(&["correct", "--withdraw", "3"], "there was no label");
+    client(&["freeze"]);
+    unused(&["correct", "3=1"], "learning is stopped");
+    client(&["unfreeze"]);
+    let layer = folder.path().join("layer.npz");
+    assert!(client(&["export", "--out", layer.to_str().unwrap()]).contains("bytes"));
+    assert!(std::fs::read(layer).unwrap().starts_with(b"PK"));
     assert!(client(&["snapshot", "--label", "x"]).contains("\"x\""));
     assert!(client(&["rollback", "x"]).contains("\"generation\": 1"));
     assert!(

@@ -170,7 +170,8 @@ impl Adapter for TemperatureOnly {
     fn feedback(&mut self, id: u64, label: usize) -> Result<bool> {
         let remembered = self.remembered.len();
         let found = self.remembered.iter_mut().find(|r| r.id == id);
-        found.ok_or(Error::Forgotten { id, remembered, setting: "remember" })?.label = Some(label as u32);
+        found.ok_or(Error::Forgotten { id, remembered, setting: Some("remember") })?.label =
+            Some(label as u32);
         Ok(true)
     }
 

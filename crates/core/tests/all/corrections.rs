@@ -63,6 +63,10 @@ fn an_explanation_names_the_levers_and_similar_scenes() {
     assert!(by_id.similar.iter().all(|similar| similar.id != id));
     assert!(matches!(session.explain_sample(1 << 40, 3), Err(Error::Forgotten { .. })));
     assert!(session.explain(&world.rows(2, 1), 3).is_err(), "one row at a time");
+    let mut frozen = world.session(&config("zero-shot", &[]));
+    frozen.step(&rows).unwrap();
+    let nothing = frozen.explain_sample(0, 3).unwrap_err().to_string();
+    assert_eq!(nothing, "sample 0 is not remembered: this method keeps no samples");
     let copy = session.explain(&one(rows.row(1)), 3).unwrap();
     assert!(copy.levers.contains(&Lever::Scene));
 }

@@ -59,7 +59,7 @@ fn with_few_candidates_the_label_is_nearly_always_the_same() {
     let world = World::small();
     let session = learnt(&world, &[("advanced.candidates", "4"), ("advanced.candidate_range", "6")]);
     let (_, _, same) = compare(&session, &session.layer().unwrap(), &world.rows(1000, 8));
-    assert!(same >= 990, "{same}");
+    assert!(same >= 999, "{same}");
 }
 
 #[test]

@@ -322,9 +322,9 @@ pub struct Remembered {
 pub struct FeedbackOutcome {
     /// The sample's id.
     pub id: u64,
-    /// `taken`, `unused` (the method has no use for labels) or `refused`.
+    /// `taken`, `unused` (the method has no use for labels, learning is stopped, or there was none to take back) or `refused`.
     pub outcome: &'static str,
-    /// Why it was refused.
+    /// Why it was refused or not used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }

@@ -126,17 +126,18 @@ impl Owner {
         let sound: Vec<(u64, Option<usize>)> =
             given.iter().zip(&refusals).filter(|(_, why)| why.is_none()).map(|(given, _)| *given).collect();
         self.log_corrections(&sound)?;
-        let outcome = |used: ultta::Result<bool>| match used {
+        let no_use = self.no_use();
+        let outcome = |used: ultta::Result<bool>, unused: &'static str| match used {
             Ok(true) => Outcome::Taken,
-            Ok(false) => Outcome::Unused,
+            Ok(false) => Outcome::Unused(unused),
             Err(e) => Outcome::Refused(e.to_string()),
         };
         let mut outcomes = Vec::with_capacity(given.len());
         for (&(id, label), why) in given.iter().zip(refusals) {
             outcomes.push(match (why, label) {
                 (Some(why), _) => Outcome::Refused(why),
-                (None, Some(label)) => outcome(self.session.correct(id, label)),
-                (None, None) => outcome(Ok(self.session.withdraw(id))),
+                (None, Some(label)) => outcome(self.session.correct(id, label), no_use),
+                (None, None) => outcome(Ok(self.session.withdraw(id)), "there was no label"),
             });
         }
         let taken = outcomes.iter().filter(|outcome| **outcome == Outcome::Taken).count();
@@ -148,6 +149,11 @@ impl Owner {
             self.announce("corrected", &text);
         }
         Ok((outcomes, corrections))
+    }
+
+    /// Why a sound label is not used.
+    fn no_use(&self) -> &'static str {
+        if self.session.learning() { "the method has no use for labels" } else { "learning is stopped" }
     }
 
     /// Refuses labels for samples of another generation. `source` is there if the ids are another stream's.
@@ -219,7 +225,7 @@ impl Owner {
     fn learn_label(&mut self, id: u64, label: usize) -> Outcome {
         let outcome = match self.session.feedback(id, label) {
             Ok(true) => Outcome::Taken,
-            Ok(false) => Outcome::Unused,
+            Ok(false) => Outcome::Unused(self.no_use()),
             Err(e) => return Outcome::Refused(e.to_string()),
         };
         if let Some(answer) = self.recent.by_id(id).filter(|answer| !answer.labelled) {

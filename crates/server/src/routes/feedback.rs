@@ -47,7 +47,7 @@ async fn feedback(
     let Outcomes { outcomes, remembered } = stream.feedback(labels, request.generation).await?;
     let outcomes = request.labels.iter().zip(outcomes).map(|(given, outcome)| match outcome {
         Outcome::Taken => FeedbackOutcome { id: given.id, outcome: "taken", reason: None },
-        Outcome::Unused => FeedbackOutcome { id: given.id, outcome: "unused", reason: None },
+        Outcome::Unused(why) => FeedbackOutcome { id: given.id, outcome: "unused", reason: Some(why.into()) },
         Outcome::Refused(why) => FeedbackOutcome { id: given.id, outcome: "refused", reason: Some(why) },
     });
     Ok(Json(FeedbackResponse { outcomes: outcomes.collect(), remembered }))

@@ -56,6 +56,30 @@ fn an_explanation_adds_up_and_a_correction_counts_at_once() {
 }
 
 #[test]
+fn a_label_that_is_not_used_says_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let (service, row, id) = taught(folder.path());
+    let give = |stream: &str, label: Value| {
+        let told = service.post(&format!("/v1/streams/{stream}/correct"), &json!({"labels": [label]})).1;
+        let outcome = &told["outcomes"][0];
+        (outcome["outcome"].as_str().unwrap().to_string(), outcome["reason"].as_str().map(String::from))
+    };
+    let unused = |why: &str| ("unused".to_string(), Some(why.to_string()));
+    let withdraw = json!({"id": id, "withdraw": true});
+    assert_eq!(give("default", withdraw.clone()), unused("there was no label"));
+    assert_eq!(give("default", json!({"id": id, "label": 1})).0, "taken");
+    // A frozen stream takes no labels in, but gives them back.
+    assert_eq!(service.post("/v1/streams/default/freeze", &json!({})).0, 200);
+    assert_eq!(give("default", json!({"id": id, "label": 2})), unused("learning is stopped"));
+    assert_eq!(give("default", withdraw), ("taken".to_string(), None));
+    service.ensure("frozen", "zero-shot");
+    let answer = service.post("/v1/streams/frozen/classify", &json!({"features": [row]})).1;
+    let label = json!({"id": answer["rows"][0]["id"], "label": 1});
+    assert_eq!(give("frozen", label), unused("the method has no use for labels"));
+    service.stop();
+}
+
+#[test]
 fn corrections_are_in_the_log() {
     let folder = tempfile::tempdir().unwrap();
     let (service, _, id) = taught(folder.path());
@@ -95,6 +119,11 @@ fn suggestions_and_the_layer_are_served() {
         assert!(status == 200 && bytes.len() > CLASSES * DIM * 4 && bytes.starts_with(begins), "{format}");
     }
     assert_eq!(service.get("/v1/streams/default/layer?format=pt").0, 422);
+    let page = include_str!("../../src/pages/dashboard.html");
+    let button = |ending: &&str| page.contains(&format!("<button data-format=\"{ending}\">"));
+    assert!(ultta::LAYER_ENDINGS.iter().all(button), "the page exports, too");
+    let sent = service.agent.get(service.url("/v1/streams/default/layer?format=npz")).call().unwrap();
+    assert_eq!(sent.headers()["content-disposition"], "attachment; filename=\"default.npz\"");
     service.ensure("tda", "tda");
     assert_eq!(service.get("/v1/streams/tda/layer").0, 422);
     assert_eq!(service.get("/v1/streams/tda/suggest").1["suggestions"], json!([]));

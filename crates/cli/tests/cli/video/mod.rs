@@ -150,6 +150,10 @@ fn scenes_become_a_timeline_in_every_format() {
     assert_eq!((quiet.stdout.lines().count(), quiet.stderr.as_str()), (55, ""));
     let first: Value = serde_json::from_str(quiet.stdout.lines().next().unwrap()).unwrap();
     assert_eq!((&first["id"], &first["class"]), (&"clip.mp4@0.000".into(), &"circle".into()));
+    // The dark frames are no samples.
+    let samples =
+        quiet.stdout.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["sample"].clone());
+    assert!(samples.eq((0..55).map(Value::from)), "{}", quiet.stdout);
     let table = place.read("t.csv");
     let mut rows = csv::Reader::from_reader(table.as_bytes());
     assert_eq!(
@@ -214,6 +218,74 @@ fn a_broken_end_keeps_what_came_before() {
 }
 
 #[test]
+fn a_run_that_fails_leaves_an_older_timeline_as_it_was() {
+    let place = Place::new();
+    std::fs::write(place.path("clip.mp4"), "").unwrap();
+    std::fs::write(place.path("t.csv"), "of yesterday").unwrap();
+    let missing =
+        outcome(place.classify(&["clip.mp4", "--timeline", "t.csv"]).env("ULTTA_FFMPEG", "/no/where"));
+    assert_eq!(missing.code, 2, "{missing:?}");
+    assert_eq!(place.read("t.csv"), "of yesterday");
+    place.stand_in("echo 'moov atom not found' >&2; exit 1");
+    place.run(&["clip.mp4", "--timeline", "t.csv"]).failure(2, &["moov"]);
+    assert_eq!(place.read("t.csv"), "of yesterday");
+    place.stand_in("cat clip.raw");
+    place.frames("clip.raw", &film(&[("circle", 1.0)], 9));
+    place.run(&["clip.mp4", "--timeline", "t.csv"]).success();
+    assert!(place.read("t.csv").starts_with("from,to,kind"), "{}", place.read("t.csv"));
+}
+
+#[test]
+fn a_timeline_takes_the_place_of_no_other_file() {
+    let place = Place::new();
+    place.stand_in("exit 0");
+    std::fs::write(place.path("clip.mp4"), "").unwrap();
+    std::fs::write(place.path("names.csv"), "circle\nstar\n").unwrap();
+    let classify = |arguments: &[&str]| {
+        let mut command = command(&[&["classify", "clip.mp4", "--model", "tiny"], arguments].concat());
+        outcome(command.current_dir(place.path(".")).env("ULTTA_FFMPEG", place.path("ffmpeg")))
+    };
+    classify(&["--labels-file", "names.csv", "--timeline", "names.csv"]).failure(2, &["is an input"]);
+    assert_eq!(place.read("names.csv"), "circle\nstar\n");
+    let labels = ["--labels", "circle,star", "--timeline", "t.csv"];
+    classify(&[&labels[..], &["--out", "./t.csv"]].concat()).failure(2, &["both name"]);
+    classify(&[&labels[..], &["--save-state", "t.csv"]].concat()).failure(2, &["both name"]);
+    assert!(!place.path("t.csv").exists());
+}
+
+#[test]
+fn the_sets_of_a_timeline_follow_the_coverage_asked_for() {
+    let place = Place::new();
+    place.stand_in("cat clip.raw");
+    place.frames("clip.raw", &film(&[("circle", 2.0)], 10));
+    std::fs::write(place.path("clip.mp4"), "").unwrap();
+    let size = |more: &[&str]| {
+        place.run(&[&["clip.mp4", "--timeline", "t.json"], more].concat()).success();
+        let list: Vec<Value> = serde_json::from_str(&place.read("t.json")).unwrap();
+        list[0]["set"].as_array().unwrap().len()
+    };
+    let (low, usual, high) = (size(&["--coverage", "0.1"]), size(&[]), size(&["--coverage", "0.999"]));
+    assert!(low == 1 && low <= usual && usual < high, "{low} {usual} {high}");
+}
+
+#[test]
+fn the_password_of_a_camera_is_not_shown() {
+    let place = Place::new();
+    place.frames("clip.raw", &film(&[("circle", 1.0)], 11));
+    place.stand_in("cat clip.raw; echo \"$*\" >&2; exit 1");
+    let address = "rtsp://admin:secret@127.0.0.1:1/x";
+    let told = place.run(&[address, "--json", "-q"]);
+    assert!(told.stdout.contains("\"id\":\"rtsp://***@127.0.0.1:1/x@"), "{told:?}");
+    assert!(told.stderr.contains("rtsp://***@127.0.0.1:1/x"), "{told:?}");
+    place.stand_in("echo \"$*\" >&2; exit 1");
+    let failed = place.run(&[address]);
+    assert!(failed.code == 2 && failed.stderr.contains("-i rtsp://***@127.0.0.1:1/x"), "{failed:?}");
+    for outcome in [told, failed] {
+        assert!(!outcome.stdout.contains("secret") && !outcome.stderr.contains("secret"), "{outcome:?}");
+    }
+}
+
+#[test]
 fn without_ffmpeg_the_error_says_how_to_get_it() {
     let place = Place::new();
     std::fs::write(place.path("clip.mp4"), "").unwrap();
@@ -235,7 +307,7 @@ fn what_makes_no_sense_is_said() {
     place.run(&["a.mp4", "--follow"]).failure(2, &["--follow", "a file ends"]);
     place.run(&["a.mp4", "--timeline", "t.txt"]).failure(2, &["t.txt", ".csv, .json or .srt"]);
     place.run(&["a.mp4", "--views", "2"]).failure(2, &["--views"]);
-    place.run(&["none.mp4"]).failure(2, &["none.mp4", "No such file"]);
+    place.run(&["none.mp4"]).failure(2, &["none.mp4: there is no such file"]);
     assert_eq!(place.run(&["a.mp4", "--fps", "0"]).code, 2);
 }
 

@@ -247,7 +247,7 @@ impl Recent {
         found.ok_or_else(|| Error::Forgotten {
             id,
             remembered: self.memory().samples,
-            setting: "feedback.remember",
+            setting: Some("feedback.remember"),
         })
     }
 

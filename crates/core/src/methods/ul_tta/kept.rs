@@ -113,7 +113,7 @@ impl Kept {
         place.map(|place| &self.scenes[place]).map_err(|_| Error::Forgotten {
             id,
             remembered: self.len(),
-            setting: "advanced.correctable",
+            setting: Some("advanced.correctable"),
         })
     }
 
