@@ -36,7 +36,7 @@ const MOST_STRANGERS: f64 = 0.5;
 
 /// Factors of the share asked for: where nothing speaks for strangers (images drift, and more fall below an old threshold),
 /// where all of it does, and the most that the mirrored quantile may make of it. Chosen on the packs of `docs/estimates.md`.
-const PLAIN: f64 = 0.75;
+const PLAIN: f64 = 0.65;
 const RAISED: f64 = 1.3;
 const MIRRORED: f64 = 2.0;
 
@@ -99,9 +99,9 @@ fn threshold(window: &VecDeque<[f32; 2]>, share: f64) -> f64 {
     }
     let weighted = in_order(window, &mixture);
     let at = |share: f64| quantile(&weighted, share);
-    let plain = at(share * (PLAIN + (RAISED - PLAIN) * mixture.strangers));
+    let between = |factor: f64| at(share * (PLAIN + (factor - PLAIN) * mixture.strangers));
     let mirrored = 2.0 * at(0.5) - at(1.0 - share);
-    plain.max(mirrored.min(at(MIRRORED * share)))
+    between(RAISED).max(mirrored.min(between(MIRRORED)))
 }
 
 /// The scores in their order, each with how far its image counts as known.
