@@ -134,10 +134,13 @@ impl Owner {
             shadow_agreement: None,
             shadow_dropped: 0,
             last_row: None,
+            silence_seconds: 0.0,
             rows_per_second: 0.0,
             sync_lag_ms: 0.0,
         };
-        let board = Arc::new(Board::new(status, Arc::new(session.clone()), parts.folder.alarms_known(extra.generation)));
+        let known = parts.folder.alarms_known(extra.generation);
+        let board = Arc::new(Board::new(status, Arc::new(session.clone()), known, parts.clock.now()));
+        let pulse = Pulse::new(parts.silent_after, session.next_id());
         let keeper = Keeper::start(&parts.name, parts.folder.clone(), board.clone());
         let owner = Self {
             stamps_times: session.config().method.uses_times(),
@@ -156,7 +159,7 @@ impl Owner {
             },
             copied: None,
             agreement: Agreement::default(),
-            pulse: Pulse::new(parts.silent_after),
+            pulse,
             told: None,
             parts,
         };
@@ -278,6 +281,7 @@ impl Owner {
 
     fn status_with(&self, health: Health) -> Status {
         let Agreement { same, shown } = self.agreement;
+        let (last_row, silence_seconds) = self.board.silence(self.parts.clock.now());
         Status {
             learning: self.session.learning(),
             generation: self.extra.generation,
@@ -288,7 +292,8 @@ impl Owner {
             health,
             shadow_agreement: (shown > 0).then(|| same as f64 / shown as f64),
             shadow_dropped: self.parts.missed.load(Ordering::Relaxed),
-            last_row: None,
+            last_row,
+            silence_seconds,
             rows_per_second: 0.0,
             sync_lag_ms: self.keeper.sync_lag_ms(),
         }
