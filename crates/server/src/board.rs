@@ -30,6 +30,8 @@ const LATENCIES: usize = 4096;
 pub struct Status {
     /// Whether samples teach.
     pub learning: bool,
+    /// Whether the stream is watched for changes (`alarms.enabled`).
+    pub watched: bool,
     /// Times the state was replaced (reset, roll back, merge). Sample ids count within a generation.
     pub generation: u64,
     /// Why nothing is learnt although it should be; absent while all is well.
@@ -501,6 +503,7 @@ pub(crate) mod tests {
     pub fn status() -> Status {
         Status {
             learning: true,
+            watched: true,
             generation: 0,
             degraded: None,
             damage: None,

@@ -373,10 +373,14 @@ fn differences(there: &Config, asked: &Config) -> String {
         flatten("", &serde_json::to_value(config).unwrap_or_default(), &mut settings);
         settings
     });
-    let keys: BTreeSet<&String> = there.keys().chain(asked.keys()).collect();
+    let mut keys: BTreeSet<&String> = there.keys().chain(asked.keys()).collect();
     let of = |settings: &BTreeMap<String, String>, key: &str| {
         settings.get(key).cloned().unwrap_or_else(|| "none".into())
     };
+    // Another preset is all that need be said.
+    if keys.iter().any(|key| key.ends_with(".preset") && there.get(*key) != asked.get(*key)) {
+        keys.retain(|key| key.ends_with(".preset"));
+    }
     let mut told: Vec<String> = keys
         .into_iter()
         .filter(|key| there.get(*key) != asked.get(*key))
@@ -460,7 +464,16 @@ mod tests {
         assert_eq!(told(&config("zero-shot", &[])), "method: ul-tta there, zero-shot asked for");
         assert_eq!(told(&config("ul-tta", &[("gate.keep", "0.5")])), "gate.keep: 0.9 there, 0.5 asked for");
         let paper = told(&config("ul-tta:paper", &[]));
-        assert!(paper.contains("more") && paper.len() < 600, "{paper}");
+        assert!(paper.starts_with("preset: ") && paper.contains("paper") && paper.len() < 80, "{paper}");
+        let many = [
+            ("gate.keep", "0.5"),
+            ("gate.warm_up", "50"),
+            ("prior.frozen", "true"),
+            ("prototypes.frozen", "true"),
+            ("guard.enabled", "false"),
+        ];
+        let many = told(&config("ul-tta", &many));
+        assert!(many.contains("and 1 more"), "{many}");
     }
 
     #[test]

@@ -86,7 +86,9 @@ impl Verdict {
         worst.reduce(|worst, other| if other.level > worst.level { other } else { worst }).unwrap_or_else(
             || {
                 let scenes = health.scenes;
-                let (reason, next) = if health.alarms_ready {
+                let (reason, next) = if !status.watched {
+                    (format!("Learning; {scenes} scenes seen, alarms are off."), "")
+                } else if health.alarms_ready {
                     (format!("Learning; nothing has changed, {scenes} scenes seen."), "")
                 } else if scenes < FIRST_SCENES {
                     let reason = format!("Learning; too early to judge: {scenes} of about {FIRST_SCENES} scenes.");
@@ -153,6 +155,9 @@ mod tests {
         let alike = told(500, false);
         assert!(alike.reason.contains("too early") && !alike.reason.contains("220"), "{alike:?}");
         assert_eq!(told(500, true).next, "");
+        let mut off = Status { watched: false, last_row: Some(0.0), ..status() };
+        off.health.seen = 500;
+        assert!(Verdict::of(&off, &[]).reason.contains("alarms are off"));
         let mut restarted = Status { silence_seconds: 41.6, ..status() };
         restarted.health.seen = 500;
         let verdict = Verdict::of(&restarted, &[]);

@@ -125,6 +125,7 @@ impl Owner {
         let Recovered { session, extra, log, damage, .. } = recovered;
         let status = Status {
             learning: session.learning(),
+            watched: session.config().alarms.enabled,
             generation: extra.generation,
             degraded: None,
             damage: damage.clone(),
@@ -284,6 +285,7 @@ impl Owner {
         let (last_row, silence_seconds) = self.board.silence(self.parts.clock.now());
         Status {
             learning: self.session.learning(),
+            watched: self.session.config().alarms.enabled,
             generation: self.extra.generation,
             degraded: self.disk.refusal().map(str::to_string),
             damage: self.damage.clone(),
