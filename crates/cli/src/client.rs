@@ -159,13 +159,28 @@ enum Command {
     Rollback {
         /// Its label
         label: String,
+        /// The stream as JSON
+        #[arg(long)]
+        json: bool,
     },
-    /// Stop learning
-    Freeze,
+    /// Stop learning: answers stay adapted, and do not return to zero-shot
+    Freeze {
+        /// The stream as JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Learn again
-    Unfreeze,
-    /// Forget what was learnt: back to the start
-    Reset,
+    Unfreeze {
+        /// The stream as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Forget what was learnt: back to the start. This cannot be undone: `ultta client snapshot` before it keeps the state
+    Reset {
+        /// The stream as JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Delete the stream and all that it has kept
     Delete {
         /// Yes, delete it
@@ -185,6 +200,9 @@ enum Command {
         /// Another preset
         #[arg(long)]
         preset: Option<String>,
+        /// The new stream as JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Download the state into a file, for `ultta run --load-state` or another server
     State {
@@ -211,6 +229,9 @@ enum Command {
         /// A group of streams that teach each other the classes
         #[arg(long)]
         group: Option<String>,
+        /// The new stream as JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Print a program that talks to this stream: curl or python
     Example {
@@ -236,7 +257,12 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         Command::Classify { rows, predict: true } | Command::Predict(rows) => {
             return answer(&client, &stream, "predict", rows);
         }
-        Command::Reset => print(&client.post(&format!("{stream}/reset"), &json!({}))?),
+        Command::Reset { json } => {
+            let view = client.post(&format!("{stream}/reset"), &json!({}))?;
+            tell(&view, *json, |view| {
+                format!("back to the start, generation {}", view["status"]["generation"])
+            })?
+        }
         Command::Delete { yes: false } => {
             return usage(format!(
                 "delete: stream {:?} and all it has learnt would be gone; add --yes if that is meant",
@@ -247,10 +273,12 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
             client.delete(&stream)?;
             writeln!(stdout(), "stream {} is gone", shown(&args.stream))?;
         }
-        Command::Clone { name, shadow, method, preset } => {
+        Command::Clone { name, shadow, method, preset, json } => {
             let mut body = json!({"name": name, "shadow": shadow});
             choose(&mut body, method, preset);
-            print(&client.post(&format!("{stream}/clone"), &body)?)
+            let view = client.post(&format!("{stream}/clone"), &body)?;
+            let how = if *shadow { "shadow" } else { "copy" };
+            tell(&view, *json, |view| format!("created, {how} of {}, {}", args.stream, made_of(view)))?
         }
         Command::State { file } => {
             output::check_writable(file)?;
@@ -291,12 +319,22 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         Command::Snapshot { label } => {
             print(&client.post(&format!("{stream}/snapshots"), &json!({"label": label}))?)
         }
-        Command::Rollback { label } => {
-            print(&client.post(&format!("{stream}/rollback"), &json!({"label": label}))?)
+        Command::Rollback { label, json } => {
+            let view = client.post(&format!("{stream}/rollback"), &json!({"label": label}))?;
+            tell(&view, *json, |view| {
+                let generation = &view["status"]["generation"];
+                format!("back at snapshot {label}, {} rows, generation {generation}", rows_seen(view))
+            })?
         }
-        Command::Freeze => print(&client.post(&format!("{stream}/freeze"), &json!({}))?),
-        Command::Unfreeze => print(&client.post(&format!("{stream}/unfreeze"), &json!({}))?),
-        Command::Create { head, method, preset, group } => {
+        Command::Freeze { json } => {
+            let view = client.post(&format!("{stream}/freeze"), &json!({}))?;
+            tell(&view, *json, |view| format!("frozen, {} rows kept", rows_seen(view)))?
+        }
+        Command::Unfreeze { json } => {
+            let view = client.post(&format!("{stream}/unfreeze"), &json!({}))?;
+            tell(&view, *json, |view| format!("learning, {} rows kept", rows_seen(view)))?
+        }
+        Command::Create { head, method, preset, group, json } => {
             let head = read_file(head)?;
             let mut body = json!({
                 "name": args.stream,
@@ -304,7 +342,8 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
                 "group": group,
             });
             choose(&mut body, method, preset);
-            print(&client.post("/v1/streams", &body)?)
+            let view = client.post("/v1/streams", &body)?;
+            tell(&view, *json, |view| format!("created, {}", made_of(view)))?
         }
         Command::Example { language } => {
             let dim = client.get(&stream).ok().and_then(|s| s["dim"].as_u64()).unwrap_or(512);
@@ -317,6 +356,27 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Tells what became of a stream: in one line for people, or the stream as JSON.
+fn tell(view: &Value, json: bool, text: impl FnOnce(&Value) -> String) -> std::io::Result<()> {
+    if json {
+        print(view);
+        return Ok(());
+    }
+    let line = format!("{}: {}", view["name"].as_str().unwrap_or_default(), text(view));
+    writeln!(stdout(), "{}", shown(&line))
+}
+
+/// Rows that a stream has seen.
+fn rows_seen(view: &Value) -> &Value {
+    &view["status"]["health"]["seen"]
+}
+
+/// What a stream is made of.
+fn made_of(view: &Value) -> String {
+    let method = view["method"].as_str().unwrap_or_default();
+    format!("{method}, {} classes, rows of {} numbers", view["classes"], view["dim"])
 }
 
 /// Sends lines or a file, and prints the answers.
@@ -456,6 +516,19 @@ fn label(text: &str) -> anyhow::Result<Value> {
     })
 }
 
+/// A refusal of the service, with what helps at the command line.
+fn advised(status: u16, detail: &str) -> String {
+    let nameless = || detail.split(';').next()?.strip_prefix("there is no stream ").filter(|_| status == 404);
+    match (status, nameless()) {
+        (401, _) => format!("{detail}; give a token with --token or in ULTTA_TOKEN"),
+        (_, Some(name)) => format!(
+            "there is no stream {name}; create it with `ultta client create --head FILE --stream {}`, or choose another (`ultta client list`)",
+            name.trim_matches('"')
+        ),
+        _ => detail.to_string(),
+    }
+}
+
 /// A connection to a service.
 pub struct Client {
     agent: ureq::Agent,
@@ -532,7 +605,7 @@ impl Client {
             return Ok(bytes);
         }
         let value: Value = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
-        let detail = value["detail"].as_str().unwrap_or("no reason given").to_string();
+        let detail = advised(status.as_u16(), value["detail"].as_str().unwrap_or("no reason given"));
         match status.as_u16() {
             400..=499 => usage(format!("{status}: {detail}")),
             _ => anyhow::bail!("{status}: {detail}"),

@@ -17,6 +17,8 @@ const MIN_REQUESTS: u64 = 100;
 const TIMES_LONGEST: u32 = 10;
 /// … and at least this long.
 const SHORTEST_SILENCE: Duration = Duration::from_secs(60);
+/// After a restart the pauses before are not known: a stream that had rows is silent if none comes for this long.
+const SILENCE_AT_START: Duration = Duration::from_secs(600);
 /// The longest pause is taken over this many requests, or up to twice as many.
 const PAUSES: u64 = 500;
 
@@ -129,7 +131,10 @@ impl Alarms {
 pub struct Pulse {
     /// A fixed time, where one is set.
     fixed: Option<Duration>,
+    /// The last request; before the first one the start, if rows came before it.
     last: Option<Instant>,
+    /// Rows before the start.
+    before: u64,
     /// The longest pause among the latest requests, and among the requests before them.
     longest: [Duration; 2],
     requests: u64,
@@ -137,8 +142,14 @@ pub struct Pulse {
 }
 
 impl Pulse {
-    pub fn new(fixed: Option<Duration>) -> Self {
-        Self { fixed, last: None, longest: [Duration::ZERO; 2], requests: 0, told: false }
+    /// `before` rows came before the start: if there are any, silence counts from now on.
+    pub fn new(fixed: Option<Duration>, before: u64) -> Self {
+        Self::new_at(Instant::now(), fixed, before)
+    }
+
+    fn new_at(now: Instant, fixed: Option<Duration>, before: u64) -> Self {
+        let last = (before > 0).then_some(now);
+        Self { fixed, last, before, longest: [Duration::ZERO; 2], requests: 0, told: false }
     }
 
     /// A request came.
@@ -147,7 +158,8 @@ impl Pulse {
     }
 
     fn beat_at(&mut self, now: Instant) {
-        if let Some(last) = self.last {
+        // How long the first request after a start takes says nothing of the pauses between requests.
+        if let Some(last) = self.last.filter(|_| self.requests > 0) {
             self.longest[0] = self.longest[0].max(now - last);
         }
         (self.last, self.told) = (Some(now), false);
@@ -165,7 +177,10 @@ impl Pulse {
     fn left_at(&self, now: Instant) -> Option<Duration> {
         let last = self.last.filter(|_| !self.told)?;
         let longest = self.longest[0].max(self.longest[1]);
-        let learnt = (self.requests >= MIN_REQUESTS).then(|| SHORTEST_SILENCE.max(longest * TIMES_LONGEST));
+        let learnt = match self.requests {
+            0 => (self.before >= MIN_REQUESTS).then_some(SILENCE_AT_START),
+            requests => (requests >= MIN_REQUESTS).then(|| SHORTEST_SILENCE.max(longest * TIMES_LONGEST)),
+        };
         Some(self.fixed.or(learnt)?.saturating_sub(now - last))
     }
 
@@ -184,7 +199,7 @@ mod tests {
     #[test]
     fn silence_is_judged_by_the_pauses_before() {
         let (start, second) = (Instant::now(), Duration::from_secs(1));
-        let mut pulse = Pulse::new(None);
+        let mut pulse = Pulse::new(None, 0);
         assert_eq!(pulse.left_at(start), None, "nothing ever came");
         for i in 0..99 {
             pulse.beat_at(start + 20 * i * second);
@@ -195,11 +210,27 @@ mod tests {
         assert_eq!(pulse.left_at(now), Some(200 * second), "ten times the longest pause");
         assert_eq!(pulse.left_at(now + 150 * second), Some(50 * second));
         assert_eq!(pulse.left_at(now + 500 * second), Some(Duration::ZERO));
-        let mut fixed = Pulse::new(Some(5 * second));
+        let mut fixed = Pulse::new(Some(5 * second), 0);
         fixed.beat_at(start);
         assert_eq!(fixed.left_at(start + 2 * second), Some(3 * second));
         fixed.told = true;
         assert_eq!(fixed.left_at(start + 9 * second), None, "it is told once");
+    }
+
+    #[test]
+    fn after_a_restart_silence_counts_from_the_start() {
+        let (start, second) = (Instant::now(), Duration::from_secs(1));
+        let fixed = Pulse::new_at(start, Some(5 * second), 1);
+        assert_eq!(fixed.left_at(start + 2 * second), Some(3 * second));
+        assert_eq!(Pulse::new_at(start, Some(5 * second), 0).left_at(start), None, "nothing ever came");
+        assert_eq!(Pulse::new_at(start, None, 99).left_at(start), None, "too few rows");
+        let mut pulse = Pulse::new_at(start, None, 100);
+        assert_eq!(pulse.left_at(start + 60 * second), Some(540 * second));
+        // The wait for the first request is no pause between requests.
+        for i in 0..100 {
+            pulse.beat_at(start + (500 + i) * second);
+        }
+        assert_eq!(pulse.left_at(start + 599 * second), Some(60 * second));
     }
 
     #[test]

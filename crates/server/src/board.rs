@@ -30,6 +30,8 @@ const LATENCIES: usize = 4096;
 pub struct Status {
     /// Whether samples teach.
     pub learning: bool,
+    /// Whether the stream is watched for changes (`alarms.enabled`).
+    pub watched: bool,
     /// Times the state was replaced (reset, roll back, merge). Sample ids count within a generation.
     pub generation: u64,
     /// Why nothing is learnt although it should be; absent while all is well.
@@ -49,6 +51,8 @@ pub struct Status {
     pub shadow_dropped: u64,
     /// When the last row came, in seconds since 1970; absent if none has since the server started.
     pub last_row: Option<f64>,
+    /// Seconds since the last row, or since the server opened the stream if none has come since.
+    pub silence_seconds: f64,
     /// Rows per second over the last half minute.
     pub rows_per_second: f64,
     /// Under `interval`: the longest time so far that a record waited for the disk, in milliseconds.
@@ -185,6 +189,8 @@ struct Inner {
     stories: Stories,
     alarms: Alarms,
     last_row: Option<f64>,
+    /// When the stream was opened.
+    opened: f64,
     points: VecDeque<Point>,
     events: VecDeque<Event>,
     adapted: Sums,
@@ -251,6 +257,11 @@ impl Growing {
 }
 
 impl Inner {
+    /// Seconds since the last row, or since the stream was opened.
+    fn silence(&self, now: f64) -> f64 {
+        (now - self.last_row.unwrap_or(self.opened)).max(0.0)
+    }
+
     /// Rows per second over the last half minute, or since the first point if that is later.
     fn rows_per_second(&self, now: f64) -> f64 {
         let since = now - RATE_SECONDS;
@@ -280,8 +291,8 @@ pub struct Mix {
 }
 
 impl Board {
-    /// Alarms at rows before `known` were acknowledged.
-    pub fn new(status: Status, session: Arc<Session>, known: u64) -> Self {
+    /// Alarms at rows before `known` were acknowledged. The stream is opened `now`.
+    pub fn new(status: Status, session: Arc<Session>, known: u64, now: f64) -> Self {
         let counts = vec![(0, 0.0); session.head().n_classes()];
         let alarms = Alarms::of(&session, known);
         let inner = Inner {
@@ -294,6 +305,7 @@ impl Board {
             stories: Stories::default(),
             alarms,
             last_row: None,
+            opened: now,
             points: VecDeque::new(),
             events: VecDeque::new(),
             adapted: Sums::default(),
@@ -310,8 +322,15 @@ impl Board {
     /// Where the stream stands at this time.
     pub fn status(&self, now: f64) -> Status {
         let inner = self.lock();
-        let last_row = inner.last_row;
-        Status { last_row, rows_per_second: inner.rows_per_second(now), ..inner.status.clone() }
+        let (last_row, silence_seconds) = (inner.last_row, inner.silence(now));
+        let rows_per_second = inner.rows_per_second(now);
+        Status { last_row, silence_seconds, rows_per_second, ..inner.status.clone() }
+    }
+
+    /// When the last row came, and the seconds since then or since the stream was opened.
+    pub fn silence(&self, now: f64) -> (Option<f64>, f64) {
+        let inner = self.lock();
+        (inner.last_row, inner.silence(now))
     }
 
     pub fn set_status(&self, status: Status) {
@@ -484,6 +503,7 @@ pub(crate) mod tests {
     pub fn status() -> Status {
         Status {
             learning: true,
+            watched: true,
             generation: 0,
             degraded: None,
             damage: None,
@@ -493,6 +513,7 @@ pub(crate) mod tests {
             shadow_agreement: None,
             shadow_dropped: 0,
             last_row: None,
+            silence_seconds: 0.0,
             rows_per_second: 0.0,
             sync_lag_ms: 0.0,
         }
@@ -501,7 +522,8 @@ pub(crate) mod tests {
     #[test]
     fn a_burst_shorter_than_a_point_is_seen() {
         let mut session = session();
-        let board = Board::new(status(), Arc::new(session.clone()), 0);
+        let board = Board::new(status(), Arc::new(session.clone()), 0, 4.0);
+        assert_eq!(board.status(5.0).silence_seconds, 1.0, "since it was opened");
         assert_eq!((board.history(5.0).0.len(), board.status(5.0).last_row), (0, None));
         let step = session.step(&ultta::Features::new(&[0.6f32, 0.8][..], 2).unwrap()).unwrap();
         board.note(&step.rows, std::iter::empty(), Status { health: step.health, ..status() }, 10.0);
@@ -509,6 +531,7 @@ pub(crate) mod tests {
         assert_eq!((points.len(), points[0].rows, points[0].time), (1, 1, 10.0));
         let now = board.status(12.0);
         assert!(now.last_row == Some(10.0) && now.rows_per_second > 0.0, "{now:?}");
+        assert_eq!(now.silence_seconds, 2.0);
         assert_eq!(board.status(100.0).rows_per_second, 0.0);
     }
 

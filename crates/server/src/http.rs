@@ -182,8 +182,7 @@ async fn every_request(State(app): State<Arc<App>>, mut request: Request, next: 
     }
     if response.status() == StatusCode::METHOD_NOT_ALLOWED {
         let allow = response.headers().get(header::ALLOW).cloned();
-        response = Problem { status: 405, ..Problem::not_found("this path does not take this method") }
-            .into_response();
+        response = Problem::method_not_allowed("this path does not take this method").into_response();
         if let Some(allow) = allow {
             response.headers_mut().insert(header::ALLOW, allow);
         }

@@ -82,6 +82,24 @@ impl Reply {
     }
 }
 
+/// What became of samples that were answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kept {
+    /// Nothing was kept of them.
+    Nothing,
+    /// They are in the log and counted, but learning is stopped.
+    Logged,
+    /// They are in the log, and the session learns.
+    Learnt,
+}
+
+impl Kept {
+    /// Of samples that are in the log.
+    pub fn in_log(learning: bool) -> Self {
+        if learning { Kept::Learnt } else { Kept::Logged }
+    }
+}
+
 /// Answers to samples.
 #[derive(Clone, Debug)]
 pub struct Answers {
@@ -96,8 +114,8 @@ pub struct Answers {
     pub set_promise: Option<bool>,
     /// Whether the request wants the probability behind each answer.
     pub prob_pred: bool,
-    /// Whether the samples are in the log and the session has seen them.
-    pub learnt: bool,
+    /// What became of the samples.
+    pub kept: Kept,
     pub generation: u64,
     /// Number of samples that the answering state had seen.
     pub as_of: u64,
@@ -105,7 +123,7 @@ pub struct Answers {
 
 impl Answers {
     /// The answers to some of the samples of a step.
-    pub fn of(step: &Step, rows: Range<usize>, extent: Extent, learnt: bool, generation: u64) -> Self {
+    pub fn of(step: &Step, rows: Range<usize>, extent: Extent, kept: Kept, generation: u64) -> Self {
         let mut top = Vec::new();
         if extent.top > 0 {
             top.extend(rows.clone().map(|row| step.top(row, extent.top)));
@@ -122,10 +140,20 @@ impl Answers {
             top,
             probs,
             prob_pred: extent.prob_pred,
-            learnt,
+            kept,
             generation,
             as_of: step.health.seen,
         }
+    }
+
+    /// Whether the samples are in the log, so that they have ids.
+    pub fn logged(&self) -> bool {
+        self.kept >= Kept::Logged
+    }
+
+    /// Whether the samples may teach: they are in the log, and learning is not stopped.
+    pub fn learnt(&self) -> bool {
+        self.kept == Kept::Learnt
     }
 
     /// Takes in the answers to the rows behind these.

@@ -10,7 +10,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls;
@@ -28,6 +28,9 @@ use crate::streams::{StreamSpec, Streams};
 /// Bytes of a connection's buffers, at most: the head of a request must fit.
 const BUFFER: usize = 64 << 10;
 
+/// Connections that may wait to be accepted.
+const BACKLOG: u32 = 1024;
+
 /// Why a server cannot start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -42,7 +45,7 @@ pub enum ServerError {
     #[error("{0}")]
     Stream(String),
     /// The address cannot be listened on.
-    #[error("listening on {address}: {source}")]
+    #[error("listening on {address}: {source}{}", advice(source))]
     Listen {
         /// The address.
         address: SocketAddr,
@@ -52,6 +55,14 @@ pub enum ServerError {
     /// Certificate or key cannot be used.
     #[error("tls: {0}")]
     Tls(String),
+}
+
+/// What to do when an address cannot be listened on.
+fn advice(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        std::io::ErrorKind::AddrInUse => "; choose another with --port",
+        _ => "",
+    }
 }
 
 /// A running server.
@@ -87,6 +98,10 @@ impl Server {
             (Some(cert), Some(key)) => Some(tls(cert, key)?),
             _ => None,
         };
+        // The port is taken before anything is made, and listened on when all is there.
+        let address = config.address();
+        let failed = |source| ServerError::Listen { address, source };
+        let socket = bind(address).map_err(failed)?;
         let app = tokio::task::block_in_place(|| App::open(config, encoder))?;
         if let Some((name, spec)) = stream
             && !app.streams.is_damaged(name)
@@ -95,10 +110,14 @@ impl Server {
             app.streams.stop().await;
             return Err(ServerError::Stream(reason));
         }
-        let address = app.config.address();
-        let listener =
-            TcpListener::bind(address).await.map_err(|source| ServerError::Listen { address, source })?;
-        let address = listener.local_addr().map_err(|source| ServerError::Listen { address, source })?;
+        let listening = socket.listen(BACKLOG).and_then(|listener| Ok((listener.local_addr()?, listener)));
+        let (address, listener) = match listening {
+            Ok(listening) => listening,
+            Err(source) => {
+                app.streams.stop().await;
+                return Err(failed(source));
+            }
+        };
         let (stop, stopped) = watch::channel(false);
         let app = Arc::new(app);
         let sharing = Fleet::start(&app, stopped.clone());
@@ -126,6 +145,15 @@ impl Server {
         self.app.streams.stop().await;
         tracing::info!("stopped");
     }
+}
+
+/// A socket at this address that does not listen yet.
+fn bind(address: SocketAddr) -> std::io::Result<TcpSocket> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    #[cfg(unix)]
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    Ok(socket)
 }
 
 async fn serve(

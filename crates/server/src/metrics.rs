@@ -7,6 +7,7 @@ use prometheus::{
     Encoder, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry,
     TextEncoder,
 };
+use ultta::Standing;
 
 use crate::board::Status;
 use crate::fleet::GroupView;
@@ -73,11 +74,14 @@ impl Stages {
     }
 }
 
+/// Kinds of alarms.
+const KINDS: [&str; 5] = ["domain", "mix", "quality", "frozen", "silent"];
+
 /// The gauge of damage. It also tells of streams that could not be opened.
 const DAMAGED: &str = "ultta_damaged";
 
 /// Name, meaning, and how the value is read from a stream's status.
-const STREAM_GAUGES: [(&str, &str, fn(&Status) -> f64); 35] = [
+const STREAM_GAUGES: [(&str, &str, fn(&Status) -> f64); 38] = [
     ("ultta_admitted_share", "Share of recent samples that the gate admitted", |s| s.health.admitted_share),
     ("ultta_flip_share", "Share of recent samples answered differently from zero-shot", |s| {
         s.health.flip_share
@@ -93,7 +97,27 @@ const STREAM_GAUGES: [(&str, &str, fn(&Status) -> f64); 35] = [
     ("ultta_effective_classes", "Effective number of classes among recent answers", |s| {
         s.health.effective_classes
     }),
-    ("ultta_alarms", "Alarms of the session since the start of the state", |s| s.health.alarms as f64),
+    (
+        "ultta_effective_classes_zero_shot",
+        "Effective number of classes among recent zero-shot answers",
+        |s| s.health.effective_classes_zero_shot,
+    ),
+    ("ultta_standing", "0 healthy, 1 restored to the last healthy state, 2 zero-shot answers alone", |s| {
+        match s.health.standing {
+            Standing::Healthy => 0.0,
+            Standing::Restored => 1.0,
+            Standing::ZeroShot => 2.0,
+        }
+    }),
+    ("ultta_restarts", "Times the method began anew because the stream had changed", |s| {
+        s.health.restarts as f64
+    }),
+    (
+        "ultta_alarms",
+        "Alarms of the session since the start of the state, acknowledged ones too; without silence, which only the server \
+         notices (ultta_alarms_total has it)",
+        |s| s.health.alarms as f64,
+    ),
     ("ultta_alarms_ready", "1 once enough scenes were seen to notice a change", |s| {
         f64::from(u8::from(s.health.alarms_ready))
     }),
@@ -175,8 +199,8 @@ impl Metrics {
         let verdict = Opts::new("ultta_verdict", "The verdict: 0 well, 1 watch, 2 act");
         let verdicts = IntGaugeVec::new(verdict, &["stream"])?;
         registry.register(Box::new(verdicts.clone()))?;
-        let silence =
-            GaugeVec::new(Opts::new("ultta_silence_seconds", "Time since the last row"), &["stream"])?;
+        let silence = "Time since the last row, or since the server opened the stream if none has come since";
+        let silence = GaugeVec::new(Opts::new("ultta_silence_seconds", silence), &["stream"])?;
         registry.register(Box::new(silence.clone()))?;
         let mut groups = Vec::new();
         for (name, help, value) in GROUP_GAUGES {
@@ -208,6 +232,10 @@ impl Metrics {
     /// The stages of a stream.
     pub fn stages(&self, stream: &str) -> Stages {
         let stage = |name| self.stage_seconds.with_label_values(&[stream, name]);
+        // Counters that are there from the start: a first alarm is an increase.
+        for kind in KINDS {
+            self.alarms.with_label_values(&[stream, kind]);
+        }
         Stages {
             stages: Arc::new([stage("parse"), stage("encode"), stage("queue"), stage("log"), stage("step")]),
             rows: self.rows.with_label_values(&[stream]),
@@ -236,7 +264,7 @@ impl Metrics {
         let _ = self.queue.remove_label_values(&[stream]);
         let _ = self.verdicts.remove_label_values(&[stream]);
         let _ = self.silence.remove_label_values(&[stream]);
-        for kind in ["domain", "mix", "quality", "frozen", "silent"] {
+        for kind in KINDS {
             let _ = self.alarms.remove_label_values(&[stream, kind]);
         }
         for gauge in &self.streams {
@@ -257,13 +285,10 @@ impl Metrics {
         &self,
         streams: impl Iterator<Item = (&'a str, Status, Verdict, usize)>,
         unopened: impl Iterator<Item = &'a str>,
-        now: f64,
     ) -> Result<String, prometheus::Error> {
         for (name, status, verdict, waiting) in streams {
             self.verdicts.with_label_values(&[name]).set(verdict.level as i64);
-            if let Some(last) = status.last_row {
-                self.silence.with_label_values(&[name]).set(now - last);
-            }
+            self.silence.with_label_values(&[name]).set(status.silence_seconds);
             for gauge in &self.streams {
                 gauge.gauge.with_label_values(&[name]).set((gauge.value)(&status));
             }

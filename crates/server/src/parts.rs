@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use ultta::{Result, Scores, Session, Step};
 
-use crate::job::{Answers, Classify, Extent};
+use crate::job::{Answers, Classify, Extent, Kept};
 use crate::recovery::grouping_is_free;
 use crate::samples::Samples;
 
@@ -38,7 +38,7 @@ pub fn predict(
     let most = most_rows(session, extent);
     let answer = |samples: &Samples, zero_shot| -> Result<Answers> {
         let step = session.predict(samples.input(zero_shot, extent.needs_scores()))?;
-        Ok(Answers::of(&step, 0..step.rows.len(), extent, false, generation))
+        Ok(Answers::of(&step, 0..step.rows.len(), extent, Kept::Nothing, generation))
     };
     // Scores that were computed on the way are those of all rows; there are none for so many.
     if samples.len() <= most || zero_shot.is_some() {
@@ -59,7 +59,8 @@ pub fn step(session: &mut Session, job: &Classify, most: usize, generation: u64)
     for range in parts(job.samples.len(), most) {
         let samples = job.samples.slice(range);
         let mut step = session.step(samples.input(None, true))?;
-        let answers = Answers::of(&step, 0..step.rows.len(), job.extent, true, generation);
+        let kept = Kept::in_log(session.learning());
+        let answers = Answers::of(&step, 0..step.rows.len(), job.extent, kept, generation);
         (step.zero_shot, step.prediction) = Default::default();
         whole = Some(match whole {
             None => (step, answers),

@@ -64,6 +64,10 @@ impl Problem {
         Self::new(StatusCode::NOT_FOUND, "not found", detail)
     }
 
+    pub fn method_not_allowed(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "method not allowed", detail)
+    }
+
     pub fn timeout(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::REQUEST_TIMEOUT, "too slow", detail)
     }
@@ -121,6 +125,9 @@ impl From<ultta::Error> for Problem {
             }
             NotUnit { norm, .. } if *norm > 0.0 => {
                 Problem::invalid(format!("{error}; scale the rows to unit length"))
+            }
+            Shape { what: "feature dimension", .. } => {
+                Problem::invalid(format!("{error}; rows and head: do both come from one encoder?"))
             }
             NeedsViews { .. } => Problem::invalid(format!("{error}; send them as `views`")),
             OtherHead { .. } | OtherConfig { .. } | Delta { .. } | Gap { .. } => {

@@ -91,8 +91,10 @@ impl ServerConfig {
         }
         if !self.host.is_loopback() && self.tokens.is_empty() {
             return Err(format!(
-                "server.host: {} is reachable from elsewhere, so tokens are required; set server.tokens",
-                self.host
+                "server.host: {} is reachable from elsewhere, so tokens are required; set ULTTA_TOKEN_ADMIN, or give \
+                 --tokens FILE (server.tokens in a configuration file), {} characters at least",
+                self.host,
+                Tokens::MIN_LENGTH
             ));
         }
         if self.tls_cert.is_some() != self.tls_key.is_some() {
@@ -303,7 +305,9 @@ mod tests {
         assert_eq!(base().check(), Ok(()));
         assert!(ServerConfig::default().check().unwrap_err().contains("data_dir"));
         let open = ServerConfig { host: "0.0.0.0".parse().unwrap(), ..base() };
-        assert!(open.check().unwrap_err().contains("tokens are required"));
+        for word in ["tokens are required", "ULTTA_TOKEN_ADMIN", "--tokens"] {
+            assert!(open.check().unwrap_err().contains(word), "{word}");
+        }
         let mut short = base();
         short.tokens.read.push("abc".into());
         assert!(short.check().unwrap_err().contains("16 characters"));

@@ -1,6 +1,6 @@
 //! The streams of a server: create, find, delete, and open again what an earlier run left.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -116,7 +116,7 @@ impl Streams {
     pub(crate) fn get(&self, name: &str) -> Result<Arc<Stream>, Problem> {
         self.read().get(name).cloned().ok_or_else(|| match self.damaged_names().get(name) {
             Some(reason) => Problem::unavailable(format!("stream {name:?}: {reason}")),
-            None => Problem::not_found(format!("there is no stream {name:?}")),
+            None => Problem::not_found(format!("there is no stream {name:?}; POST /v1/streams creates one")),
         })
     }
 
@@ -150,7 +150,9 @@ impl Streams {
             }
             if found.config != spec.config {
                 return Err(format!(
-                    "stream {name:?} is there already, with another configuration; delete it, or use another data folder"
+                    "stream {name:?} is there already, with another configuration ({}); delete it, use another data folder, or \
+                     give the new one another name (--stream)",
+                    differences(&found.config, &spec.config)
                 ));
             }
             if found.meta.group != spec.group {
@@ -272,8 +274,10 @@ impl Streams {
         let recovered = recover(&folder, head, &config)?;
         let (records, dropped_bytes) = (recovered.records, recovered.dropped);
         let (seconds, seen) = (started.elapsed().as_secs_f64(), recovered.session.next_id());
-        if records > 0 || dropped_bytes > 0 {
+        if dropped_bytes > 0 || recovered.damage.is_some() {
             tracing::warn!(stream = name, records, dropped_bytes, seen, seconds, "recovered");
+        } else if records > 0 {
+            tracing::info!(stream = name, records, dropped_bytes, seen, seconds, "recovered");
         }
         let head = recovered.session.head().clone();
         let durability = meta.durability.unwrap_or(self.durability);
@@ -357,6 +361,57 @@ impl Streams {
     }
 }
 
+/// Settings in which two configurations differ, the first few: what there is, and what was asked for.
+fn differences(there: &Config, asked: &Config) -> String {
+    const SHOWN: usize = 4;
+    let name = |config: &Config| config.method.card().name.replace('_', "-");
+    if name(there) != name(asked) {
+        return format!("method: {} there, {} asked for", name(there), name(asked));
+    }
+    let [there, asked] = [there, asked].map(|config| {
+        let mut settings = BTreeMap::new();
+        flatten("", &serde_json::to_value(config).unwrap_or_default(), &mut settings);
+        settings
+    });
+    let mut keys: BTreeSet<&String> = there.keys().chain(asked.keys()).collect();
+    let of = |settings: &BTreeMap<String, String>, key: &str| {
+        settings.get(key).cloned().unwrap_or_else(|| "none".into())
+    };
+    // Another preset is all that need be said.
+    if keys.iter().any(|key| key.ends_with(".preset") && there.get(*key) != asked.get(*key)) {
+        keys.retain(|key| key.ends_with(".preset"));
+    }
+    let mut told: Vec<String> = keys
+        .into_iter()
+        .filter(|key| there.get(*key) != asked.get(*key))
+        .map(|key| {
+            // As `--set` names it.
+            let short =
+                key.strip_prefix("method.").and_then(|rest| rest.split_once('.')).map_or(&key[..], |p| p.1);
+            format!("{short}: {} there, {} asked for", of(&there, key), of(&asked, key))
+        })
+        .collect();
+    if told.len() > SHOWN {
+        let more = told.len() - SHOWN;
+        told.truncate(SHOWN);
+        told.push(format!("and {more} more"));
+    }
+    told.join("; ")
+}
+
+/// The settings of a configuration by dotted key.
+fn flatten(prefix: &str, value: &serde_json::Value, settings: &mut BTreeMap<String, String>) {
+    match value {
+        serde_json::Value::Object(table) => {
+            for (key, value) in table {
+                let key = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
+                flatten(&key, value, settings);
+            }
+        }
+        value => drop(settings.insert(prefix.into(), value.to_string())),
+    }
+}
+
 /// Names of streams and snapshots become file names, so they are plain.
 pub fn check_name(name: &str) -> Result<(), String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
@@ -398,6 +453,28 @@ fn lock_folder(folder: &Path) -> ultta::Result<File> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn differing_settings_are_named() {
+        let config = |name: &str, settings: &[(&str, &str)]| {
+            Config::resolve(None, Some(name), None, settings).unwrap()
+        };
+        let default = config("ul-tta", &[]);
+        let told = |other: &Config| differences(&default, other);
+        assert_eq!(told(&config("zero-shot", &[])), "method: ul-tta there, zero-shot asked for");
+        assert_eq!(told(&config("ul-tta", &[("gate.keep", "0.5")])), "gate.keep: 0.9 there, 0.5 asked for");
+        let paper = told(&config("ul-tta:paper", &[]));
+        assert!(paper.starts_with("preset: ") && paper.contains("paper") && paper.len() < 80, "{paper}");
+        let many = [
+            ("gate.keep", "0.5"),
+            ("gate.warm_up", "50"),
+            ("prior.frozen", "true"),
+            ("prototypes.frozen", "true"),
+            ("guard.enabled", "false"),
+        ];
+        let many = told(&config("ul-tta", &many));
+        assert!(many.contains("and 1 more"), "{many}");
+    }
 
     #[test]
     fn names_cannot_leave_their_folder() {

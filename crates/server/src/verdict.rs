@@ -8,6 +8,9 @@ use utoipa::ToSchema;
 use crate::alarms::AlarmView;
 use crate::board::Status;
 
+/// Scenes before a change can be noticed, about (`docs/alarms.md`).
+const FIRST_SCENES: u64 = 220;
+
 /// How a stream is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -73,15 +76,30 @@ impl Verdict {
         });
         let empty = (health.seen == 0)
             .then(|| Self::new(Level::Watch, "No row has arrived yet.", "send rows to this stream"));
-        let worst = [alarm, standing, frozen, empty].into_iter().flatten();
+        // A restart does not hide a feed that is dead.
+        let unheard = (health.seen > 0 && status.last_row.is_none()).then(|| {
+            let reason =
+                format!("No row since the server opened the stream {:.0} s ago.", status.silence_seconds);
+            Self::new(Level::Watch, reason, "look whether the camera, the network and the sender are up")
+        });
+        let worst = [unheard, alarm, standing, frozen, empty].into_iter().flatten();
         worst.reduce(|worst, other| if other.level > worst.level { other } else { worst }).unwrap_or_else(
             || {
-                let reason = if health.alarms_ready {
-                    format!("Learning; nothing has changed, {} scenes seen.", health.scenes)
+                let scenes = health.scenes;
+                let (reason, next) = if !status.watched {
+                    (format!("Learning; {scenes} scenes seen, alarms are off."), "")
+                } else if health.alarms_ready {
+                    (format!("Learning; nothing has changed, {scenes} scenes seen."), "")
+                } else if scenes < FIRST_SCENES {
+                    let reason = format!("Learning; too early to judge: {scenes} of about {FIRST_SCENES} scenes.");
+                    (reason, "let it run; changes are noticed once there are enough scenes")
                 } else {
-                    format!("Learning; {} scenes so far, too few to notice a change.", health.scenes)
+                    let reason = format!(
+                        "Learning; too early to judge: {scenes} scenes seen, too few that differ or since the last change."
+                    );
+                    (reason, "let it run; changes are noticed once there are enough scenes")
                 };
-                Self::new(Level::Well, reason, "")
+                Self::new(Level::Well, reason, next)
             },
         )
     }
@@ -103,6 +121,7 @@ mod tests {
         let level = |change: fn(&mut Status), alarms: &[AlarmView]| {
             let mut status = status();
             status.health.seen = 10;
+            status.last_row = Some(0.0);
             change(&mut status);
             Verdict::of(&status, alarms).level
         };
@@ -115,9 +134,33 @@ mod tests {
         assert_eq!(level(|_| {}, &[silent, mix]), Level::Act);
         assert_eq!(level(|s| s.learning = false, &[]), Level::Watch);
         assert_eq!(level(|s| s.health.seen = 0, &[]), Level::Watch);
+        assert_eq!(level(|s| s.last_row = None, &[]), Level::Watch);
         assert_eq!(level(|s| s.health.standing = Standing::ZeroShot, &[]), Level::Act);
         assert_eq!(level(|s| s.degraded = Some("x".into()), &[]), Level::Act);
         assert_eq!(level(|s| s.damage = Some("x".into()), &[]), Level::Act);
         assert_eq!(sentence("élan"), "Élan");
+    }
+
+    #[test]
+    fn too_early_is_told_as_such() {
+        let told = |scenes: u64, ready: bool| {
+            let mut status = Status { last_row: Some(0.0), ..status() };
+            status.health.seen = 500;
+            (status.health.scenes, status.health.alarms_ready) = (scenes, ready);
+            Verdict::of(&status, &[])
+        };
+        let early = told(60, false);
+        assert!(early.reason.contains("too early to judge: 60 of about 220 scenes"), "{early:?}");
+        assert!(!early.next.is_empty());
+        let alike = told(500, false);
+        assert!(alike.reason.contains("too early") && !alike.reason.contains("220"), "{alike:?}");
+        assert_eq!(told(500, true).next, "");
+        let mut off = Status { watched: false, last_row: Some(0.0), ..status() };
+        off.health.seen = 500;
+        assert!(Verdict::of(&off, &[]).reason.contains("alarms are off"));
+        let mut restarted = Status { silence_seconds: 41.6, ..status() };
+        restarted.health.seen = 500;
+        let verdict = Verdict::of(&restarted, &[]);
+        assert_eq!(verdict.reason, "No row since the server opened the stream 42 s ago.");
     }
 }

@@ -39,6 +39,16 @@ pub fn status(stream: &Value, out: &mut impl Write) -> std::io::Result<()> {
     let percent = |value: &Value| format!("{:.1} %", 100.0 * value.as_f64().unwrap_or(0.0));
     let mut line = |what: &str, value: String| writeln!(out, "{what:<16}{}", shown(&value));
     line("stream", text(&stream["name"]))?;
+    let verdict = &stream["verdict"];
+    if verdict["level"].is_string() {
+        line("verdict", format!("{}: {}", text(&verdict["level"]), text(&verdict["reason"])))?;
+    }
+    if let Some(next) = verdict["next"].as_str().filter(|next| !next.is_empty()) {
+        line("next", next.to_string())?;
+    }
+    for alarm in stream["alarms"].as_array().into_iter().flatten().filter(|alarm| alarm["open"] == true) {
+        line("open alarm", format!("{}: {}", text(&alarm["kind"]), text(&alarm["text"])))?;
+    }
     let (classes, dim) = (&stream["classes"], &stream["dim"]);
     line("method", format!("{}, {classes} classes, rows of {dim} numbers", text(&stream["method"])))?;
     line("learning", learning(status))?;
@@ -48,24 +58,32 @@ pub fn status(stream: &Value, out: &mut impl Write) -> std::io::Result<()> {
     )?;
     let standing = text(&health["standing"]).replace('_', " ");
     line("standing", format!("{standing}; the guard fired {} times", health["guard_fired"]))?;
+    let warm_up = stream["warm_up"].as_str();
+    let teach = match warm_up {
+        Some(_) => "none teach class looks yet".into(),
+        None => format!("{} teach", percent(&health["admitted_share"])),
+    };
     line(
         "recent rows",
         format!(
-            "{} teach, {} answered differently from zero-shot, {} unknown",
-            percent(&health["admitted_share"]),
+            "{teach}, {} answered differently from zero-shot, {} unknown",
             percent(&health["flip_share"]),
             percent(&health["unknown_share"])
         ),
     )?;
-    line(
-        "moved",
-        format!(
-            "prior KL {}, prototypes {} at most, evidence weight {}",
-            number(&health["prior_kl"], 3),
-            number(&health["movement_max"], 3),
-            number(&health["evidence_weight"], 2)
-        ),
-    )?;
+    // What has moved is told as of the last update, and there is none during the warm-up.
+    match warm_up {
+        Some(warm_up) => line("warm-up", warm_up.to_string())?,
+        None => line(
+            "moved",
+            format!(
+                "prior KL {}, prototypes {} at most, evidence weight {}",
+                number(&health["prior_kl"], 3),
+                number(&health["movement_max"], 3),
+                number(&health["evidence_weight"], 2)
+            ),
+        )?,
+    }
     let labels = &stream["reliability"]["labels"];
     if labels.as_u64().is_some_and(|n| n > 0) {
         let of = |which: &str| percent(&stream[which]["top1"]);

@@ -370,11 +370,17 @@ fn rust_http_and_the_command_line_give_the_same_answers() {
     };
     assert_eq!(seen(), 500);
     let told = client(&["status"]);
-    for words in
-        ["stream          default", "learning        yes", "500 rows", "zero-shot", "durability interval"]
-    {
+    for words in [
+        "stream          default",
+        "learning        yes",
+        "500 rows",
+        "zero-shot",
+        "durability interval",
+        "prior KL",
+    ] {
         assert!(told.contains(words), "{words:?} is missing: {told}");
     }
+    assert!(told.lines().nth(1).is_some_and(|line| line.starts_with("verdict         well: ")), "{told}");
     // To predict teaches nothing, and neither does what the examples do.
     assert_eq!(client(&["predict", npy.to_str().unwrap(), "--top", "1"]).lines().count(), 500);
     for language in ["curl", "python"] {
@@ -413,7 +419,17 @@ fn rust_http_and_the_command_line_give_the_same_answers() {
     assert!(client(&["--stream", "candidate", "delete", "--yes"]).contains("gone"));
     assert!(!client(&["list"]).contains("candidate"));
     client(&["clone", "again"]);
-    assert!(client(&["--stream", "again", "reset"]).contains("\"seen\": 0"));
+    assert_eq!(client(&["--stream", "again", "freeze"]), "again: frozen, 500 rows kept\n");
+    let told = client(&["--stream", "again", "status"]);
+    assert!(told.contains("verdict         watch: ") && told.contains("next            "), "{told}");
+    assert_eq!(client(&["--stream", "again", "unfreeze"]), "again: learning, 500 rows kept\n");
+    let frozen: Value = serde_json::from_str(&client(&["--stream", "again", "freeze", "--json"])).unwrap();
+    assert_eq!(frozen["status"]["learning"], false);
+    assert_eq!(client(&["--stream", "again", "reset"]), "again: back to the start, generation 1\n");
+    assert!(client(&["reset", "--help"]).contains("ultta client snapshot"));
+    // During the warm-up no figures of the last update are shown: there was none.
+    let told = client(&["--stream", "again", "status"]);
+    assert!(told.contains("warm-up         0 of 100 scenes") && !told.contains("prior KL"), "{told}");
     assert!(client(&["feedback", "3=1"]).contains("taken"));
     assert!(client(&["suggest", "--k", "2"]).lines().count() == 3);
     assert!(client(&["suggest", "--k", "2", "--json"]).contains("expected_use"));
@@ -437,11 +453,10 @@ fn rust_http_and_the_command_line_give_the_same_answers() {
     assert!(client(&["export", "--out", layer.to_str().unwrap()]).contains("bytes"));
     assert!(std::fs::read(layer).unwrap().starts_with(b"PK"));
     assert!(client(&["snapshot", "--label", "x"]).contains("\"x\""));
-    assert!(client(&["rollback", "x"]).contains("\"generation\": 1"));
-    assert!(
-        client(&["create", "--stream", "second", "--head", head.to_str().unwrap(), "--preset", "paper"])
-            .contains("second")
-    );
+    assert_eq!(client(&["rollback", "x"]), "default: back at snapshot x, 500 rows, generation 1\n");
+    let made =
+        client(&["create", "--stream", "second", "--head", head.to_str().unwrap(), "--preset", "paper"]);
+    assert!(made.starts_with("second: created, ") && made.lines().count() == 1, "{made}");
     let mut piped = Command::new(ULTTA)
         .args(["client", "--url", &url, "--stream", "second", "classify", "-"])
         .stdin(Stdio::piped())
@@ -460,7 +475,28 @@ fn rust_http_and_the_command_line_give_the_same_answers() {
     }
     let refused =
         Command::new(ULTTA).args(["client", "--url", &url, "--stream", "none", "status"]).output().unwrap();
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(refused.status.code(), Some(2));
+    assert!(text.contains("ultta client create --head FILE --stream none"), "{text}");
+    server.terminate();
+}
+
+#[test]
+fn a_missing_token_is_named_by_its_flag() {
+    let folder = tempfile::tempdir().unwrap();
+    let tokens = folder.path().join("tokens.toml");
+    std::fs::write(&tokens, "read = [\"a-token-to-read-with\"]\n").unwrap();
+    let server = Server::start(folder.path(), &["--tokens", tokens.to_str().unwrap()]);
+    let url = format!("http://{}", server.address);
+    let ask = |token: &[&str]| {
+        let mut command = Command::new(ULTTA);
+        command.args(["client", "--url", &url]).args(token).arg("status").env_remove("ULTTA_TOKEN");
+        let output = command.output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, text) = ask(&[]);
+    assert!(code == Some(2) && text.contains("--token") && text.contains("ULTTA_TOKEN"), "{text}");
+    assert_eq!(ask(&["--token", "a-token-to-read-with"]).0, Some(0));
     server.terminate();
 }
 
@@ -573,11 +609,16 @@ fn a_file_sets_the_server_up_and_mistakes_are_named() {
     fails(&["--data-dir", data, "--head", folder.path().to_str().unwrap()], "it is a folder");
     fails(&[], "--data-dir");
     fails(&["--data-dir", data, "--host", "0.0.0.0"], "tokens are required");
+    fails(&["--data-dir", data, "--host", "0.0.0.0"], "ULTTA_TOKEN_ADMIN");
     fails(&["--data-dir", data, "--set", "gate.keep=0.5"], "no --head");
     fails(&["--data-dir", data, "--head", "/none.safetensors"], "none.safetensors");
     fails(
         &["--data-dir", data, "--head", head.to_str().unwrap(), "--preset", "paper", "--port", "0"],
         "another configuration",
+    );
+    fails(
+        &["--data-dir", data, "--head", head.to_str().unwrap(), "--method", "zero-shot", "--port", "0"],
+        "method: ul-tta there, zero-shot asked for",
     );
     std::fs::write(&file, "[server]\nprot = 1\n").unwrap();
     fails(&["--data-dir", data, "--config", file.to_str().unwrap()], "prot");

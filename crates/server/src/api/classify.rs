@@ -115,10 +115,10 @@ pub struct ClassifyResponse<'a> {
     pub stream: &'a str,
     /// The stream's generation, which sample ids belong to.
     pub generation: u64,
-    /// Whether the rows are in the log and the stream has seen them. `false` for predictions, and while the stream
-    /// is degraded.
+    /// Whether the rows are in the log and may teach. `false` for predictions, while the stream is frozen, and while it
+    /// is degraded. A frozen stream logs and counts its rows all the same: they have ids.
     pub learnt: bool,
-    /// Samples that the stream had seen: with these rows if they were learnt, up to the published state if not.
+    /// Samples that the stream had seen: with these rows if they have ids, up to the published state if not.
     pub as_of: u64,
     /// One answer per row.
     pub rows: Vec<RowAnswer<'a>>,
@@ -127,7 +127,7 @@ pub struct ClassifyResponse<'a> {
 /// The answer for a row.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct RowAnswer<'a> {
-    /// The sample's id, for feedback; none where nothing was learnt.
+    /// The sample's id, for feedback; none where nothing was logged.
     pub id: Option<u64>,
     /// Your own name for the row.
     #[serde(rename = "ref", skip_serializing_if = "Option::is_none")]
@@ -210,7 +210,7 @@ pub fn row_answers<'a>(
         .rows
         .iter()
         .map(|row| RowAnswer {
-            id: answers.learnt.then_some(row.id),
+            id: answers.logged().then_some(row.id),
             reference: refs.as_mut().and_then(Iterator::next),
             label: row.label,
             class: &classes[row.label],
@@ -221,10 +221,10 @@ pub fn row_answers<'a>(
                 class: &classes[row.zero_shot.label],
                 prob: row.zero_shot.prob,
             },
-            admitted: row.admitted && answers.learnt,
+            admitted: row.admitted && answers.learnt(),
             unknown: row.unknown,
             scene: row.scene,
-            begins_scene: row.begins_scene && answers.learnt,
+            begins_scene: row.begins_scene && answers.logged(),
             set_promise: answers.set_promise,
             set: sets.next(),
             top: tops.next().map(|top| {

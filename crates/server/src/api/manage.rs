@@ -160,6 +160,8 @@ pub struct StreamDetail {
     pub view: StreamView,
     /// The resolved configuration, as TOML.
     pub config: String,
+    /// What counts already and what does not, while the default method warms up; absent after that.
+    pub warm_up: Option<String>,
     /// Adapted answers that labels arrived for.
     pub reliability: Reliability,
     /// Zero-shot answers that labels arrived for.

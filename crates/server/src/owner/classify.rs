@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::Owner;
 use crate::alarms::AlarmView;
-use crate::job::{Answers, Classify, Reply};
+use crate::job::{Answers, Classify, Kept, Reply};
 use crate::metrics::Stage;
 use crate::parts;
 use crate::problem::Problem;
@@ -104,12 +104,13 @@ impl Owner {
         for alarm in &step.alarms {
             self.raise(AlarmView::of(alarm, &self.session, Some(now)));
         }
+        let kept = Kept::in_log(self.session.learning());
         let mut start = 0;
         for job in block {
             let rows = start..start + job.samples.len();
             start = rows.end;
             if matches!(job.reply, Reply::Caller(_)) {
-                let of_step = || Answers::of(&step, rows, job.extent, true, self.extra.generation);
+                let of_step = || Answers::of(&step, rows, job.extent, kept, self.extra.generation);
                 job.reply.send(Ok(answers.take().unwrap_or_else(of_step)));
             }
         }

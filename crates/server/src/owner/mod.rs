@@ -125,6 +125,7 @@ impl Owner {
         let Recovered { session, extra, log, damage, .. } = recovered;
         let status = Status {
             learning: session.learning(),
+            watched: session.config().alarms.enabled,
             generation: extra.generation,
             degraded: None,
             damage: damage.clone(),
@@ -134,10 +135,13 @@ impl Owner {
             shadow_agreement: None,
             shadow_dropped: 0,
             last_row: None,
+            silence_seconds: 0.0,
             rows_per_second: 0.0,
             sync_lag_ms: 0.0,
         };
-        let board = Arc::new(Board::new(status, Arc::new(session.clone()), parts.folder.alarms_known(extra.generation)));
+        let known = parts.folder.alarms_known(extra.generation);
+        let board = Arc::new(Board::new(status, Arc::new(session.clone()), known, parts.clock.now()));
+        let pulse = Pulse::new(parts.silent_after, session.next_id());
         let keeper = Keeper::start(&parts.name, parts.folder.clone(), board.clone());
         let owner = Self {
             stamps_times: session.config().method.uses_times(),
@@ -156,7 +160,7 @@ impl Owner {
             },
             copied: None,
             agreement: Agreement::default(),
-            pulse: Pulse::new(parts.silent_after),
+            pulse,
             told: None,
             parts,
         };
@@ -278,8 +282,10 @@ impl Owner {
 
     fn status_with(&self, health: Health) -> Status {
         let Agreement { same, shown } = self.agreement;
+        let (last_row, silence_seconds) = self.board.silence(self.parts.clock.now());
         Status {
             learning: self.session.learning(),
+            watched: self.session.config().alarms.enabled,
             generation: self.extra.generation,
             degraded: self.disk.refusal().map(str::to_string),
             damage: self.damage.clone(),
@@ -288,7 +294,8 @@ impl Owner {
             health,
             shadow_agreement: (shown > 0).then(|| same as f64 / shown as f64),
             shadow_dropped: self.parts.missed.load(Ordering::Relaxed),
-            last_row: None,
+            last_row,
+            silence_seconds,
             rows_per_second: 0.0,
             sync_lag_ms: self.keeper.sync_lag_ms(),
         }

@@ -130,7 +130,7 @@ pub async fn respond(
     let response = ClassifyResponse {
         stream: &stream.name,
         generation: answers.generation,
-        learnt: answers.learnt,
+        learnt: answers.learnt(),
         as_of: answers.as_of,
         rows: row_answers(answers, stream.head.classes(), refs),
     };

@@ -82,7 +82,7 @@ pub fn answer_lines(
         };
         let mut line = match answered {
             Ok(answers) => {
-                let (learnt, generation) = (answers.learnt, answers.generation);
+                let (learnt, generation) = (answers.learnt(), answers.generation);
                 let refs = reference.map(|r| vec![r]);
                 let mut rows = row_answers(answers, stream.head.classes(), refs);
                 match rows.pop() {

@@ -116,7 +116,25 @@ async fn inspect(
     let stream = app.streams.get(&name)?;
     let (reliability, reliability_zero_shot) = stream.board.reliability();
     let config = stream.config.to_toml();
-    Ok(Json(StreamDetail { view: view(&stream), config, reliability, reliability_zero_shot }))
+    let warm_up = warm_up(&stream);
+    Ok(Json(StreamDetail { view: view(&stream), config, warm_up, reliability, reliability_zero_shot }))
+}
+
+/// Scenes that the default method answers zero-shot at first.
+const ZERO_SHOT_SCENES: u64 = 16;
+
+/// How far the warm-up of the default method is: the class prior speaks before the looks of the classes do.
+fn warm_up(stream: &Stream) -> Option<String> {
+    let config = serde_json::to_value(&stream.config.method).ok()?;
+    let method = &config["ul_tta"];
+    let most = method["gate"]["warm_up"].as_u64().filter(|_| method["preset"] == "default")?;
+    let scenes = stream.status().health.scenes;
+    let counts = if scenes < ZERO_SHOT_SCENES {
+        "answers are zero-shot so far"
+    } else {
+        "the class mix already counts, class looks do not"
+    };
+    (scenes < most).then(|| format!("{scenes} of {most} scenes; {counts}"))
 }
 
 /// Delete a stream and all it has kept

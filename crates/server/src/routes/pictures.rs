@@ -64,7 +64,7 @@ async fn answer_pictures(
     let encoder = app.pictures.as_ref().ok_or_else(Problem::no_picture_model)?;
     if encoder.dim() != stream.head.dim() {
         return Err(Problem::conflict(format!(
-            "the image model makes rows of {} numbers, the head of stream {name:?} expects {}",
+            "the image model makes rows of {} numbers, the head of stream {name:?} expects {}; do both come from one encoder?",
             encoder.dim(),
             stream.head.dim()
         )));
@@ -107,6 +107,9 @@ async fn answer_pictures(
     };
     if pictures.len() > limits.batch_rows {
         return Err(Problem::too_large(format!("a request may have {} pictures", limits.batch_rows)));
+    }
+    if let Some(i) = pictures.iter().position(Bytes::is_empty) {
+        return Err(Problem::invalid(format!("picture {i}: the file is empty (did curl find the file?)")));
     }
     if let Some(i) = pictures.iter().position(|p| p.len() > limits.picture_bytes) {
         return Err(Problem::too_large(format!(

@@ -359,7 +359,7 @@ async fn infer(
     } else {
         stream.predict(samples, extent).await?
     };
-    let (learnt, generation) = (answers.learnt, answers.generation);
+    let (learnt, generation) = (answers.learnt(), answers.generation);
     let answers = row_answers(answers, stream.head.classes(), None);
     let mut tail = Vec::new();
     let mut outputs = Vec::new();

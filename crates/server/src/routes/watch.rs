@@ -61,7 +61,7 @@ async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Problem> {
     let each = streams.iter().map(|s| (s.name.as_str(), s.status(), s.verdict(), s.waiting()));
     let unopened = damaged.keys().map(String::as_str);
     app.metrics.groups(&app.fleet.views());
-    let text = app.metrics.text(each, unopened, app.streams.clock.now());
+    let text = app.metrics.text(each, unopened);
     let text = text.map_err(|e| Problem::unavailable(e.to_string()))?;
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response())
 }

@@ -17,7 +17,7 @@ const { assert, launch, level: shown, post, row, send, shots, truth, url } = req
   await level("watch", "No row has arrived");
   await page.screenshot({ path: shots + "/verdict-empty.png" });
   await traffic(0, 1);
-  await level("well", "too few to notice a change");
+  await level("well", "too early to judge");
   await traffic(200, 7);
   await level("well", "nothing has changed");
   await page.screenshot({ path: shots + "/verdict-well.png" });
@@ -126,7 +126,7 @@ const { assert, launch, level: shown, post, row, send, shots, truth, url } = req
   const context = await browser.newContext();
   const stranger = await context.newPage();
   await stranger.goto(url + "/");
-  await stranger.waitForFunction(() => /Authorization/.test(document.querySelector("#alert").textContent));
+  await stranger.waitForFunction(() => /needs a token: paste a read token/.test(document.querySelector("#alert").textContent));
   const docs = await context.newPage();
   docs.on("console", message => { if (message.type() === "error") problems.push(message.text()); });
   await docs.goto(url + "/docs");

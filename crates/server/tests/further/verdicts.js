@@ -47,7 +47,7 @@ const WHAT = {
     await level(page, "act", "Something was lost");
     await page.screenshot({ path: shots + "/verdict-lost.png" });
     await page.click("#acknowledge");
-    await level(page, "well", "Learning");
+    await level(page, "watch", "No row since the server opened the stream");
   },
   async damaged(page) {
     // A stream that could not be opened is in plain sight, and the others are served.

@@ -152,6 +152,84 @@ fn a_feed_that_ceases_is_told_and_one_that_comes_back_is_well() {
     service.stop();
 }
 
+/// Whatever stood before a restart: a stream that had rows and gets none is not well.
+#[test]
+fn a_restart_hides_no_dead_feed() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = Service::with_default(folder.path(), "ul-tta");
+    service.classify(&rows(300));
+    assert_eq!(stream(&service)["verdict"]["level"], "well");
+    service.stop();
+    let again = Service::start(config(folder.path()));
+    let (told, metrics) = (stream(&again), String::from_utf8(again.get_bytes("/metrics").1).unwrap());
+    assert_eq!(told["verdict"]["level"], "watch", "{}", told["verdict"]);
+    let reason = told["verdict"]["reason"].as_str().unwrap();
+    assert!(reason.starts_with("No row since the server opened the stream"), "{reason}");
+    assert!(told["status"]["last_row"].is_null() && told["status"]["silence_seconds"].is_f64(), "{told}");
+    assert!(metrics.contains("ultta_silence_seconds{stream=\"default\"}"), "{metrics}");
+    assert!(metrics.contains("ultta_verdict{stream=\"default\"} 1"), "{metrics}");
+    again.stop();
+    // A fixed time counts from the start; a row ends the silence.
+    let mut settings = config(folder.path());
+    settings.alarms.silent_seconds = Some(0.3);
+    let fixed = Service::start(settings);
+    eventually("silence is told", || stream(&fixed)["verdict"]["level"] == "act");
+    assert_eq!(stream(&fixed)["alarms"][0]["kind"], "silent");
+    fixed.stop();
+    let last = Service::start(config(folder.path()));
+    last.classify(&rows(5));
+    assert_eq!(stream(&last)["verdict"]["level"], "well");
+    last.stop();
+}
+
+#[test]
+fn too_few_scenes_are_told_and_what_counts_meanwhile() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = Service::with_default(folder.path(), "ul-tta");
+    let warm_up = || stream(&service)["warm_up"].as_str().map(str::to_string);
+    assert!(warm_up().is_some_and(|text| text.contains("zero-shot so far")));
+    service.classify(&rows(60));
+    let told = stream(&service);
+    let scenes = told["status"]["health"]["scenes"].as_u64().unwrap();
+    assert!((16..100).contains(&scenes), "{scenes} scenes");
+    let early = format!("too early to judge: {scenes} of about 220 scenes");
+    assert!(told["verdict"]["reason"].as_str().unwrap().contains(&early), "{}", told["verdict"]);
+    let counts = format!("{scenes} of 100 scenes; the class mix already counts, class looks do not");
+    assert_eq!(warm_up(), Some(counts));
+    service.classify(&rows(400));
+    assert_eq!(warm_up(), None);
+    service.ensure("paper", "ul-tta:paper");
+    assert!(service.get("/v1/streams/paper").1["warm_up"].is_null());
+    service.stop();
+}
+
+#[test]
+fn metrics_are_there_before_the_first_alarm() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = Service::with_default(folder.path(), "ul-tta");
+    // Requests are counted once there was one.
+    assert_eq!(service.get("/healthz").0, 200);
+    let metrics = String::from_utf8(service.get_bytes("/metrics").1).unwrap();
+    for kind in ["domain", "mix", "quality", "frozen", "silent"] {
+        let line = format!("ultta_alarms_total{{kind=\"{kind}\",stream=\"default\"}} 0");
+        assert!(metrics.contains(&line), "{kind}: {metrics}");
+    }
+    for name in ["standing", "restarts", "effective_classes_zero_shot", "silence_seconds"] {
+        assert!(metrics.contains(&format!("ultta_{name}{{stream=\"default\"}}")), "{name}: {metrics}");
+    }
+    // What the dashboard and the rules ask for exists.
+    let deploy = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
+    for file in ["grafana.json", "prometheus-rules.yml"] {
+        let text = std::fs::read_to_string(deploy.join(file)).unwrap();
+        let names = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        for name in names.filter(|name| name.starts_with("ultta_")) {
+            let name = name.trim_end_matches("_bucket");
+            assert!(metrics.contains(&format!("# TYPE {name} ")), "{file}: {name}");
+        }
+    }
+    service.stop();
+}
+
 #[test]
 fn a_class_has_a_story() {
     let folder = tempfile::tempdir().unwrap();

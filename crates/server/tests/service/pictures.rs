@@ -51,6 +51,9 @@ fn pictures_come_raw_as_a_form_and_as_base64() {
     let (_, answer) = service.send(&format!("{PATH}/predict"), "image/jpeg", &[5]);
     assert_eq!(answer["learnt"], false);
 
+    let (status, problem) = service.send(PATH, "image/png", &[]);
+    let empty = "picture 0: the file is empty (did curl find the file?)";
+    assert_eq!((status, problem["detail"].as_str()), (422, Some(empty)));
     let (status, problem) = service.send(PATH, "image/png", &[77]);
     assert_eq!((status, problem["detail"].as_str()), (422, Some("picture 0: not a picture")));
     assert_eq!(service.post(PATH, &json!({"pictures": ["***"]})).0, 400);

@@ -150,7 +150,13 @@ fn malformed_bodies_are_refused_and_change_nothing() {
     }
     assert_eq!(service.post("/v1/streams/none/classify", &json!({})).0, 404);
     assert_eq!(service.get("/nothing").0, 404);
-    assert_eq!(service.get(CLASSIFY).0, 405);
+    let (status, problem) = service.get(CLASSIFY);
+    assert_eq!((status, &problem["title"]), (405, &json!("method not allowed")));
+    let (status, problem) = service.post(CLASSIFY, &json!({"features": [[1.0, 0.0, 0.0]]}));
+    let detail = problem["detail"].as_str().unwrap();
+    assert!(status == 422 && detail.contains("do both come from one encoder?"), "{problem}");
+    let (status, problem) = service.get("/v1/streams/cam1");
+    assert!(status == 404 && problem["detail"].as_str().unwrap().contains("POST /v1/streams"), "{problem}");
     assert_eq!(service.post(&format!("{CLASSIFY}?top=x"), &json!({})).0, 400);
     for garbage in [
         &b"\x00\x01\x02\r\n\r\n"[..],
@@ -414,4 +420,17 @@ fn a_stream_may_bear_the_name_of_a_call() {
     assert!(get("/v1/streams/state").starts_with("HTTP/1.1 200"), "{}", get("/v1/streams/state"));
     assert!(get("/v1/streams/state/state").starts_with("HTTP/1.1 403"));
     service.stop();
+}
+
+/// A port that is taken is told before anything is made on the disk.
+#[test]
+fn a_taken_port_is_told_before_anything_is_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let data = folder.path().join("data");
+    let refused = Service::try_start(ServerConfig { port, ..config(&data) }, None);
+    let text = refused.err().expect("the port is taken").to_string();
+    assert!(text.contains("choose another with --port"), "{text}");
+    assert!(!data.exists());
 }

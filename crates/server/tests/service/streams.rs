@@ -29,7 +29,9 @@ fn streams_are_created_listed_frozen_reset_and_deleted() {
     let row = json!({"features": [[0.6, 0.8]]});
     let (_, frozen) = service.post("/v1/streams/cam/freeze", &json!({}));
     assert_eq!(frozen["status"]["learning"], false);
-    assert_eq!(service.post("/v1/streams/cam/classify", &row).1["rows"][0]["admitted"], false);
+    let (_, answer) = service.post("/v1/streams/cam/classify", &row);
+    assert_eq!((&answer["learnt"], &answer["rows"][0]["admitted"]), (&json!(false), &json!(false)));
+    assert_eq!(answer["rows"][0]["id"], 0, "it is logged all the same");
     assert_eq!(service.post("/v1/streams/cam/unfreeze", &json!({})).1["status"]["learning"], true);
     let (_, reset) = service.post("/v1/streams/cam/reset", &json!({}));
     assert_eq!((&reset["status"]["generation"], &reset["status"]["health"]["seen"]), (&json!(1), &json!(0)));
