@@ -22,6 +22,14 @@ pub fn check_built(name: &str) -> anyhow::Result<()> {
     if cfg!(feature = "gradient") { Ok(()) } else { not_built(name) }
 }
 
+/// What a request for such a method lacks beside pictures: empty, or how to build.
+pub fn also_lacking() -> String {
+    if cfg!(feature = "gradient") {
+        return String::new();
+    }
+    format!("; and this binary is built without the methods that change the encoder: {BUILD}")
+}
+
 fn not_built<T>(name: &str) -> anyhow::Result<T> {
     usage(format!(
         "{name} changes the encoder, and this binary is built without the methods that do; build it with: {BUILD}"
@@ -110,5 +118,7 @@ mod tests {
         let error = not_built::<()>("tent").unwrap_err().to_string();
         assert!(error.contains("tent") && error.contains("--features gradient"), "{error}");
         assert_eq!(check_built("tent").is_ok(), cfg!(feature = "gradient"));
+        assert_eq!(also_lacking().is_empty(), cfg!(feature = "gradient"));
+        assert!(also_lacking().is_empty() || also_lacking().contains(BUILD));
     }
 }

@@ -219,7 +219,10 @@ fn a_label_ends_a_fall_back_to_zero_shot() {
     let answered = session.step(&row).unwrap().rows[0];
     assert_eq!((answered.label, session.health().standing), (answered.zero_shot.label, Standing::ZeroShot));
     let other = (answered.label + 1) % 5;
-    assert!(session.correct(answered.id, other).unwrap(), "a row that was answered zero-shot can be labelled");
+    assert!(
+        session.correct(answered.id, other).unwrap(),
+        "a row that was answered zero-shot can be labelled"
+    );
     assert_eq!(session.health().standing, Standing::Restored);
     assert_eq!(session.predict(&row).unwrap().rows[0].label, other, "and the label counts at once");
 }

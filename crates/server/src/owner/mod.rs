@@ -137,7 +137,11 @@ impl Owner {
             rows_per_second: 0.0,
             sync_lag_ms: 0.0,
         };
-        let board = Arc::new(Board::new(status, Arc::new(session.clone()), parts.folder.alarms_known(extra.generation)));
+        let board = Arc::new(Board::new(
+            status,
+            Arc::new(session.clone()),
+            parts.folder.alarms_known(extra.generation),
+        ));
         let keeper = Keeper::start(&parts.name, parts.folder.clone(), board.clone());
         let owner = Self {
             stamps_times: session.config().method.uses_times(),
