@@ -361,7 +361,8 @@ pub fn protocols(names: &[String]) -> anyhow::Result<Vec<Protocol>> {
 /// `all` stands for every method in every preset; on pictures, for those that need them, too.
 fn expand(name: &str, pictures: bool) -> Vec<String> {
     if name != "all" {
-        return vec![name.trim().to_string()];
+        let name = name.trim();
+        return vec![if gradient::is_method(name) { name.to_lowercase() } else { name.to_string() }];
     }
     let mut names = ultta::names();
     if pictures {
@@ -488,5 +489,6 @@ mod tests {
         assert!(all.contains(&"ul-tta:paper".to_string()) && all.contains(&"tda".to_string()));
         assert!(!all.contains(&"tent".to_string()) && expand("all", true).contains(&"ttt++".to_string()));
         assert_eq!(expand("tda", false), ["tda"]);
+        assert_eq!(expand(" Tent", true), ["tent"]);
     }
 }

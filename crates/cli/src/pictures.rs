@@ -292,3 +292,14 @@ pub fn source_pixels(folder: &Path, encoder: &dyn Encoder, limits: &Limits) -> a
     }
     Ok(pixels)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_of_the_built_in_encoder_are_known() {
+        assert!(flops(tiny::NAME) > 1e5);
+        assert_eq!(flops("no-such/model"), 0.0, "what is not at hand is not known");
+    }
+}

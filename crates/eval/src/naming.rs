@@ -30,7 +30,8 @@ pub(crate) fn names(origins: &[Origin]) -> Result<Vec<String>, String> {
     let paths: Vec<Vec<String>> = origins.iter().map(|o| components(&o.features)).collect();
     let all: BTreeSet<&[String]> = paths.iter().map(Vec::as_slice).collect();
     // All tails have as many components as make them unique, so that the names read alike.
-    let length = unique_length(&all).max(least_length(&all));
+    let nameless = origins.iter().zip(&paths).filter(|(origin, _)| origin.own.is_none());
+    let length = unique_length(&all).max(least_length(&nameless.map(|(_, path)| path.as_slice()).collect()));
     let mut of_name: BTreeMap<&str, BTreeSet<&[String]>> = BTreeMap::new();
     for (origin, path) in origins.iter().zip(&paths) {
         if let Some(own) = &origin.own {
