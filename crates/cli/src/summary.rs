@@ -336,7 +336,7 @@ impl GuardWatch {
             _ => "returned to the last healthy state",
         };
         Some(format!(
-            "warning: the collapse guard fired by row {}: adapted answers turned against the frozen model; {consequence}",
+            "warning: the collapse guard fired after {} answers: adapted answers turned against the frozen model; {consequence}",
             health.seen
         ))
     }
