@@ -28,7 +28,7 @@ use crate::failure::{is_broken_pipe, usage};
 use crate::interrupt::Interrupt;
 use crate::run::{open_session, progress_bar};
 use crate::settings::Settings;
-use crate::summary::{GuardWatch, Tally};
+use crate::summary::{GuardWatch, Samples, Tally};
 use crate::{anchors, output};
 
 /// Classify pictures by class names, adapting to them on the way
@@ -103,6 +103,10 @@ pub struct Args {
     /// No progress bar and no summary
     #[arg(long, short, help_heading = "Output")]
     quiet: bool,
+
+    /// Figures of the session's health in the summary
+    #[arg(long, short, conflicts_with = "quiet", help_heading = "Output")]
+    verbose: bool,
 }
 
 const EXAMPLES: &str = "\
@@ -190,7 +194,8 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     };
     let watched = watched.or_else(|error| run.unless_hung_up(error));
     // What was learnt is kept, however the watching ended.
-    let code = run.finish(begun.elapsed());
+    let samples = if video.is_some() { Samples::Frames } else { Samples::Pictures };
+    let code = run.finish(begun.elapsed(), samples);
     watched.and(code)
 }
 
@@ -465,7 +470,7 @@ impl Classify<'_> {
         Ok(())
     }
 
-    fn finish(mut self, time: Duration) -> anyhow::Result<ExitCode> {
+    fn finish(mut self, time: Duration, samples: Samples) -> anyhow::Result<ExitCode> {
         let code = self.interrupt.came();
         let sunk = self.sink.take().filter(|_| !self.hung_up).map_or(Ok(()), Sink::commit);
         if let Some(path) = &self.args.save_state {
@@ -480,7 +485,8 @@ impl Classify<'_> {
             eprintln!("warning: {} of {all} pictures could not be read", self.unreadable);
         }
         if !self.args.quiet && self.tally.n > 0 {
-            self.tally.summary(&self.session, time).print(&mut stderr())?;
+            let summary = self.tally.summary(&self.session, time);
+            summary.print(&mut stderr(), samples, self.args.verbose)?;
             let labelled = self.tally.labelled();
             if labelled > 0 && labelled < self.tally.n {
                 eprintln!(

@@ -29,8 +29,8 @@ pub struct Args {
     /// Where the report goes, one self-contained page; `-` prints it, and nothing else
     #[arg(long, value_name = "PATH", default_value = "ultta-demo.html")]
     html: PathBuf,
-    /// Write drawn pictures into this folder, one folder per shape, for `ultta classify --model tiny`
-    #[arg(long, value_name = "DIR")]
+    /// Only draw: write pictures into this folder, one folder per shape, for `ultta classify --model tiny`
+    #[arg(long, value_name = "DIR", conflicts_with = "html")]
     pictures: Option<PathBuf>,
     /// Seed of the simulated stream and of the pictures
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -112,15 +112,15 @@ struct Demo {
 }
 
 pub fn main(args: Args) -> anyhow::Result<ExitCode> {
+    if let Some(folder) = &args.pictures {
+        return draw(folder, args.seed, args.json);
+    }
     let only_page = args.html == Path::new("-");
     if only_page && args.json {
         return usage("--json and --html - both print on standard output; give the page a file");
     }
     let mut html = Output::create(&args.html)?;
     let demo = Demo::run(args.seed)?;
-    if let Some(folder) = &args.pictures {
-        Drawn::write(folder, args.seed)?;
-    }
     html.write_all(demo.page(args.seed)?.as_bytes())
         .map_err(anyhow::Error::from)
         .and_then(|()| html.commit())
@@ -135,15 +135,34 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     } else {
         let colour = out.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
         demo.print(&mut out, colour)?;
-        let folder = args.pictures.as_deref().unwrap_or(Path::new("shapes"));
         writeln!(out, "\nThe same on files:")?;
-        if args.pictures.is_none() {
-            writeln!(out, "  ultta demo --pictures {}", shown(&folder))?;
-        }
-        writeln!(out, "  ultta classify {} --model tiny --labels {}", shown(&folder), SHAPES.join(","))?;
+        writeln!(out, "  ultta demo --pictures shapes")?;
+        writeln!(out, "  {}", classify("shapes"))?;
         writeln!(out, "Report: {}", shown(&args.html))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Draws pictures into a folder, and says what to do with them.
+fn draw(folder: &Path, seed: u64, json: bool) -> anyhow::Result<ExitCode> {
+    let pictures = Drawn::write(folder, seed)?;
+    let mut out = std::io::stdout().lock();
+    let name = shown(&folder);
+    let name = if name == "/" { &name } else { name.trim_end_matches('/') };
+    if json {
+        let value = json!({ "pictures": pictures, "folders": SHAPES.len(), "folder": folder });
+        writeln!(out, "{value}")?;
+    } else {
+        writeln!(out, "{pictures} pictures in {name}/ ({} folders, one per shape). Next:", SHAPES.len())?;
+        writeln!(out, "  {}", classify(name))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The command that classifies drawn pictures.
+fn classify(folder: &str) -> String {
+    let folder = if folder.contains(char::is_whitespace) { format!("'{folder}'") } else { folder.into() };
+    format!("ultta classify {folder} --model tiny --labels {}", SHAPES.join(","))
 }
 
 impl Demo {

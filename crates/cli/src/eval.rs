@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
 
@@ -16,6 +16,7 @@ use ultta_eval::plan::{Job, Plan, Progress};
 use ultta_eval::protocol::Protocol;
 use ultta_eval::report;
 use ultta_eval::summary::{Cell, Run, cells};
+use ultta_eval::words::counted;
 use ultta_formats::shown;
 
 use crate::encoder::{EncoderArgs, HeadArgs};
@@ -156,7 +157,8 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     let outcome = plan.run(&bars)?;
     bars.clear();
     if outcome.reused > 0 {
-        eprintln!("{} of {} runs were there already", outcome.reused, outcome.runs.len());
+        let (reused, all) = (outcome.reused, counted(outcome.runs.len(), "run"));
+        eprintln!("{reused} of {all} were there already, in {}", folder(&args.out));
     }
     if outcome.other_build > 0 {
         eprintln!(
@@ -172,8 +174,27 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         writeln!(std::io::stdout(), "{}", serde_json::to_string(&document)?)?;
     } else {
         write!(std::io::stdout(), "{}", report::markdown(&outcome.runs, &outcome.refused))?;
+        let (n, out) = (outcome.runs.len(), shown(&args.out));
+        eprintln!("runs: {} ({n}); a page: ultta report {out} --html report.html", folder(&args.out));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A folder as people write it.
+fn folder(path: &Path) -> String {
+    let name = shown(&path);
+    if name.ends_with('/') { name } else { name + "/" }
+}
+
+/// The packs below a folder that `--data` names.
+pub fn packs_below(folder: &Path, heads: Heads) -> anyhow::Result<Vec<(PathBuf, PathBuf)>> {
+    if !folder.is_dir() {
+        return usage(format!(
+            "no folder {}: give a folder of packs (features.safetensors beside head.safetensors)",
+            shown(&folder)
+        ));
+    }
+    Ok(dataset::find(folder, heads)?)
 }
 
 /// What the flags ask for.
@@ -184,7 +205,7 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
         (n, m) => return usage(format!("{n} packs but {m} heads; give one head for all, or one each")),
     };
     for folder in &args.data {
-        pairs.extend(dataset::find(folder, args.heads.into())?);
+        pairs.extend(packs_below(folder, args.heads.into())?);
     }
     if pairs.is_empty() && args.images.is_empty() {
         return usage(
@@ -198,7 +219,8 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
         if args.images.is_empty() {
             return usage(format!(
                 "{name} changes the encoder and so needs pictures, not features; give --images DIR (a folder per \
-                 class) and --model M"
+                 class) and --model M{}",
+                gradient::also_lacking()
             ));
         }
         gradient::check_built(name)?;
@@ -339,7 +361,8 @@ pub fn protocols(names: &[String]) -> anyhow::Result<Vec<Protocol>> {
 /// `all` stands for every method in every preset; on pictures, for those that need them, too.
 fn expand(name: &str, pictures: bool) -> Vec<String> {
     if name != "all" {
-        return vec![name.trim().to_string()];
+        let name = name.trim();
+        return vec![if gradient::is_method(name) { name.to_lowercase() } else { name.to_string() }];
     }
     let mut names = ultta::names();
     if pictures {
@@ -466,5 +489,6 @@ mod tests {
         assert!(all.contains(&"ul-tta:paper".to_string()) && all.contains(&"tda".to_string()));
         assert!(!all.contains(&"tent".to_string()) && expand("all", true).contains(&"ttt++".to_string()));
         assert_eq!(expand("tda", false), ["tda"]);
+        assert_eq!(expand(" Tent", true), ["tent"]);
     }
 }

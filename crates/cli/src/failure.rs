@@ -51,14 +51,35 @@ pub fn report(error: anyhow::Error) -> ExitCode {
 /// The whole chain of causes in one line, what to do at its end.
 fn message(error: &anyhow::Error) -> String {
     let mut message = String::new();
-    for cause in error.chain().map(|cause| cause.to_string()) {
+    for cause in error.chain() {
+        let missing = missing(cause);
+        let cause = missing.clone().unwrap_or_else(|| cause.to_string());
         // Some errors quote their cause themselves.
         if !message.contains(&cause) {
             message = if message.is_empty() { cause } else { format!("{message}: {cause}") };
         }
+        // What the system says of it is the same again.
+        if missing.is_some() {
+            break;
+        }
     }
     let advice = error.chain().find_map(|cause| cause.downcast_ref::<Error>()).map_or("", advice);
     shown(&one_line(&message)) + advice
+}
+
+/// A path that is not there, said plainly; `None` for everything else.
+fn missing(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
+    let core = |error: &Error| match error.root() {
+        Error::Io { doing: "opening", source, path } => Some((source.kind(), path.clone())),
+        _ => None,
+    };
+    let (kind, path) = match cause.downcast_ref::<ultta_encode::Error>() {
+        Some(ultta_encode::Error::Io { doing: "opening", source, path }) => (source.kind(), path.clone()),
+        Some(ultta_encode::Error::Core(error)) => core(error)?,
+        Some(_) => return None,
+        None => core(cause.downcast_ref::<Error>()?)?,
+    };
+    (kind == ErrorKind::NotFound).then(|| format!("no such file or folder: {}", shown(&path)))
 }
 
 /// What to do about an error of the core, in flags of the command line; empty where the error says it all.
@@ -115,6 +136,20 @@ mod tests {
             "views: the method zero needs views of every sample, got none; a features file carries them as `views` \
              (`ultta encode --views N` writes them), a JSON line, too"
         );
+    }
+
+    #[test]
+    fn a_missing_path_is_said_plainly() {
+        let absent = |kind: ErrorKind| (std::io::Error::from(kind), std::path::PathBuf::from("shape"));
+        let (source, path) = absent(ErrorKind::NotFound);
+        let error = anyhow::Error::from(Error::Io { doing: "opening", source, path });
+        assert_eq!(message(&error), "no such file or folder: shape");
+        let (source, path) = absent(ErrorKind::NotFound);
+        let error = anyhow::Error::from(ultta_encode::Error::Io { doing: "opening", source, path });
+        assert_eq!(message(&error.context("labels")), "labels: no such file or folder: shape");
+        let (source, path) = absent(ErrorKind::PermissionDenied);
+        let error = anyhow::Error::from(Error::Io { doing: "opening", source, path });
+        assert_eq!(message(&error), "opening: permission denied (shape)");
     }
 
     #[test]

@@ -14,12 +14,30 @@ pub const BUILD: &str = "cargo build --release --features gradient";
 
 /// Whether a name means a method that changes the encoder.
 pub fn is_method(name: &str) -> bool {
-    NAMES.contains(&name)
+    NAMES.iter().any(|known| known.eq_ignore_ascii_case(name))
 }
 
 /// Refuses a method that this binary was built without.
 pub fn check_built(name: &str) -> anyhow::Result<()> {
     if cfg!(feature = "gradient") { Ok(()) } else { not_built(name) }
+}
+
+/// Where a method that changes the encoder runs.
+pub fn needs_pictures(name: &str) -> String {
+    let name = name.to_lowercase();
+    format!(
+        "{name} changes the encoder and so needs pictures, not features; it runs in an evaluation: \
+         ultta eval --images DIR --model M --methods zero-shot,{name}{}",
+        also_lacking()
+    )
+}
+
+/// What a request for such a method lacks beside pictures: empty, or how to build.
+pub fn also_lacking() -> String {
+    if cfg!(feature = "gradient") {
+        return String::new();
+    }
+    format!("; and this binary is built without the methods that change the encoder: {BUILD}")
 }
 
 fn not_built<T>(name: &str) -> anyhow::Result<T> {
@@ -110,5 +128,8 @@ mod tests {
         let error = not_built::<()>("tent").unwrap_err().to_string();
         assert!(error.contains("tent") && error.contains("--features gradient"), "{error}");
         assert_eq!(check_built("tent").is_ok(), cfg!(feature = "gradient"));
+        assert!(needs_pictures("Tent").starts_with("tent changes the encoder") && is_method("Tent"));
+        assert_eq!(also_lacking().is_empty(), cfg!(feature = "gradient"));
+        assert!(also_lacking().is_empty() || also_lacking().contains(BUILD));
     }
 }

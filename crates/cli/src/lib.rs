@@ -103,6 +103,12 @@ pub fn open_encoder(model: &str) -> ultta_encode::Result<Box<dyn ultta_encode::E
     encoder::open(model, false)
 }
 
+/// What is wrong with a method that changes the encoder where there are features only, and where it runs; `None` for all
+/// other names.
+pub fn needs_pictures(method: &str) -> Option<String> {
+    gradient::is_method(method).then(|| gradient::needs_pictures(method))
+}
+
 /// Runs the command line on these arguments, the program's name first. Wrong usage ends the process, as help does.
 pub fn main_from(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let done = match Cli::parse_from(args).command {

@@ -20,7 +20,7 @@ use ultta_encode::prompts::{self, Classes, Templates};
 use ultta_encode::source::{self, Item};
 use ultta_encode::store::{self, Provenance, Store};
 use ultta_encode::thumbnail::thumbnail;
-use ultta_encode::{Clip, Encoder};
+use ultta_encode::{Clip, Encoder, tiny};
 use ultta_eval::dataset::Dataset;
 use ultta_eval::pictures::{Encoding, Pictures, peak_bytes, reset_peak};
 use ultta_formats::shown;
@@ -258,6 +258,9 @@ pub fn attach(
 
 /// Operations of the image tower, where its sizes are known.
 pub fn flops(model: &str) -> f64 {
+    if model == tiny::NAME {
+        return image_forward(&tiny::config());
+    }
     let folder = if Path::new(model).is_dir() {
         Some(model.into())
     } else {
@@ -288,4 +291,15 @@ pub fn source_pixels(folder: &Path, encoder: &dyn Encoder, limits: &Limits) -> a
         return usage(format!("--source: none of the pictures in {} can be read", shown(&folder)));
     }
     Ok(pixels)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_of_the_built_in_encoder_are_known() {
+        assert!(flops(tiny::NAME) > 1e5);
+        assert_eq!(flops("no-such/model"), 0.0, "what is not at hand is not known");
+    }
 }

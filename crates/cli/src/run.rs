@@ -23,7 +23,7 @@ use crate::answers::{Answer, Extent, Sink};
 use crate::failure::{is_broken_pipe, usage};
 use crate::interrupt::Interrupt;
 use crate::settings::Settings;
-use crate::summary::{GuardWatch, Tally};
+use crate::summary::{GuardWatch, Samples, Tally};
 use crate::{output, pipe};
 
 /// Adapt a zero-shot classifier on a stream of features
@@ -113,6 +113,10 @@ pub struct Args {
     /// No progress bar and no summary for people
     #[arg(long, short, help_heading = "Output")]
     quiet: bool,
+
+    /// Figures of the session's health in the summary
+    #[arg(long, short, conflicts_with = "quiet", help_heading = "Output")]
+    verbose: bool,
 }
 
 const EXAMPLES: &str = "\
@@ -262,9 +266,9 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     } else if !args.quiet {
         // Standard output belongs to the predictions when they go there.
         if args.answers_on_stdout(piped) {
-            summary.print(&mut stderr())?
+            summary.print(&mut stderr(), Samples::Rows, args.verbose)?
         } else {
-            summary.print(&mut stdout())?
+            summary.print(&mut stdout(), Samples::Rows, args.verbose)?
         }
     }
     Ok(code)

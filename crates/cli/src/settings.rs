@@ -82,10 +82,7 @@ impl Settings {
     /// The configuration they ask for, on top of the text of the file.
     pub fn resolve_over(&self, file: Option<&str>) -> anyhow::Result<Config> {
         if let Some(name) = self.method.as_deref().filter(|name| gradient::is_method(name)) {
-            return usage(format!(
-                "{name} changes the encoder and so needs pictures, not features; it runs in an evaluation: \
-                 ultta eval --images DIR --model M --methods zero-shot,{name}"
-            ));
+            return usage(gradient::needs_pictures(name));
         }
         let text = |share: f64| share.to_string();
         let (cost, coverage) = (self.unknown.map(text), self.coverage.map(text));

@@ -7,6 +7,27 @@ use serde::Serialize;
 use ultta::{Alarm, Estimate, Health, Row, Session, Standing};
 use ultta_eval::metrics::{Accumulator, Metrics};
 
+/// Features of fewer dimensions are too few for the correction of estimates (docs/estimates.md).
+const ROUGH_BELOW: usize = 64;
+
+/// What a command calls the samples it answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Samples {
+    Rows,
+    Pictures,
+    Frames,
+}
+
+impl Samples {
+    fn word(self) -> &'static str {
+        match self {
+            Samples::Rows => "rows",
+            Samples::Pictures => "pictures",
+            Samples::Frames => "frames",
+        }
+    }
+}
+
 /// Counts and metrics while a run goes on.
 #[derive(Default)]
 pub struct Tally {
@@ -59,18 +80,21 @@ impl Tally {
         let zero_shot = self.zero_shot.metrics();
         let share = |count: u64| count as f64 / self.n.max(1) as f64;
         let health = session.health();
+        let dim = session.head().dim();
+        let rough = dim < ROUGH_BELOW && health.estimate_labels == 0;
         Summary {
             n: self.n,
+            dim,
             classes: session.head().n_classes(),
             method,
             preset,
             top1: adapted.map(|m| m.top1),
             ece: adapted.map(|m| m.ece),
-            estimate: health.estimate,
+            estimate: Estimated { estimate: health.estimate, rough },
             zero_shot: Frozen {
                 top1: zero_shot.map(|m| m.top1),
                 ece: zero_shot.map(|m| m.ece),
-                estimate: health.estimate_zero_shot,
+                estimate: Estimated { estimate: health.estimate_zero_shot, rough },
             },
             sets: (self.sets > 0).then(|| SetSummary {
                 coverage: health.coverage,
@@ -104,12 +128,14 @@ fn name_of(session: &Session) -> (String, Option<String>) {
 #[derive(Serialize)]
 pub struct Summary {
     n: u64,
+    #[serde(skip)]
+    dim: usize,
     classes: usize,
     method: String,
     preset: Option<String>,
     top1: Option<f64>,
     ece: Option<f64>,
-    estimate: Estimate,
+    estimate: Estimated,
     zero_shot: Frozen,
     #[serde(skip_serializing_if = "Option::is_none")]
     sets: Option<SetSummary>,
@@ -156,17 +182,26 @@ struct SetSummary {
 struct Frozen {
     top1: Option<f64>,
     ece: Option<f64>,
+    estimate: Estimated,
+}
+
+/// An estimated accuracy. It is rough where the features are too short for its correction and no label came.
+#[derive(Serialize)]
+struct Estimated {
+    #[serde(flatten)]
     estimate: Estimate,
+    rough: bool,
 }
 
 impl Summary {
-    /// For people.
-    pub fn print(&self, out: &mut impl Write) -> std::io::Result<()> {
+    /// For people; with `verbose`, the figures behind the words, too.
+    pub fn print(&self, out: &mut impl Write, samples: Samples, verbose: bool) -> std::io::Result<()> {
+        let samples = samples.word();
         let preset = self.preset.as_ref().map(|p| format!(" ({p})")).unwrap_or_default();
         let rate = self.n as f64 / self.seconds.max(1e-9);
         writeln!(
             out,
-            "{}{preset}: {} rows, {} classes, {:.2} s ({rate:.0} rows/s)",
+            "{}{preset}: {} {samples}, {} classes, {:.2} s ({rate:.0} {samples}/s)",
             self.method, self.n, self.classes, self.seconds
         )?;
         let metrics = |top1: Option<f64>, ece: Option<f64>| Some(Metrics { top1: top1?, ece: ece? });
@@ -185,11 +220,15 @@ impl Summary {
             0 => "without labels".to_string(),
             n => format!("with {n} labels"),
         };
+        let rough = match self.estimate.rough {
+            true => format!("; rough: {} dimensions are too few for the correction", self.dim),
+            false => String::new(),
+        };
         writeln!(
             out,
-            "estimated accuracy {from}: adapted {}, zero-shot {}",
-            of(&self.estimate),
-            of(&self.zero_shot.estimate)
+            "estimated accuracy {from} (90 % interval): adapted {}, zero-shot {}{rough}",
+            of(&self.estimate.estimate),
+            of(&self.zero_shot.estimate.estimate)
         )?;
         if let Some(sets) = &self.sets {
             let held =
@@ -204,7 +243,7 @@ impl Summary {
         }
         writeln!(
             out,
-            "admitted {:.1} %, answered differently from zero-shot {:.1} %, unknown {:.1} %",
+            "of the {samples}, {:.1} % taught, {:.1} % are answered differently from zero-shot, {:.1} % are unknown",
             100.0 * self.admitted_share,
             100.0 * self.flip_share,
             100.0 * self.unknown_share
@@ -212,15 +251,21 @@ impl Summary {
         if h.scenes < h.seen || h.restarts > 0 {
             writeln!(
                 out,
-                "{} scenes of {:.1} rows, began anew {} times because the stream had changed",
-                h.scenes, h.rows_per_scene, h.restarts
+                "{} of {} {samples} were near-copies of the one before; began anew {} times because the stream had changed",
+                h.seen - h.scenes.min(h.seen),
+                h.seen,
+                h.restarts
             )?;
         }
         if h.alarms == 0 {
-            let ready = if h.alarms_ready { "" } else { " (too few scenes so far to notice a change)" };
+            let ready = if h.alarms_ready { "" } else { " (too few so far to notice a change)" };
             writeln!(out, "alarms: none{ready}")?;
         } else {
             writeln!(out, "alarms: {}, the last: {}", h.alarms, self.alarms.last().map_or("", |a| &a.text))?;
+        }
+        writeln!(out, "{}", in_words(h))?;
+        if !verbose {
+            return Ok(());
         }
         writeln!(
             out,
@@ -250,6 +295,26 @@ pub fn held_at_zero_shot(session: &Session) -> Option<&'static str> {
     )
 }
 
+/// What the session has come to, for people who do not know the figures.
+fn in_words(health: &Health) -> &'static str {
+    // Less than this is nothing that an answer could show.
+    let [prior, looks] =
+        [health.prior_kl, health.evidence_weight.max(health.movement_max)].map(|figure| figure >= 0.0005);
+    match (health.standing, prior, looks) {
+        (Standing::ZeroShot, ..) => {
+            "it has fallen back to zero-shot: its answers had turned against the frozen model"
+        }
+        (Standing::Restored, ..) => {
+            "it went back to its last healthy state: its answers had turned against the frozen model"
+        }
+        (_, true, true) => "it uses how often classes occur and what they look like here",
+        (_, true, false) => "so far it learnt how often classes occur; what they look like is not used yet",
+        (_, false, true) => "it uses what classes look like here; how often they occur is not used",
+        (_, false, false) if health.flips > 0 => "what it learnt from the stream changes some answers",
+        (_, false, false) => "nothing that it learnt from the stream changes an answer so far",
+    }
+}
+
 /// Says on standard error when the collapse guard fires.
 pub struct GuardWatch {
     fired: u64,
@@ -275,7 +340,7 @@ impl GuardWatch {
             _ => "returned to the last healthy state",
         };
         Some(format!(
-            "warning: the collapse guard fired by row {}: adapted answers turned against the frozen model; {consequence}",
+            "warning: the collapse guard fired after {} answers: adapted answers turned against the frozen model; {consequence}",
             health.seen
         ))
     }

@@ -11,7 +11,7 @@ use ultta_eval::plan::Plan;
 use ultta_eval::tune::{LeaveOut, Objective, Tune};
 use ultta_formats::shown;
 
-use crate::eval::{Bars, HeadsArg, protocols, seeds};
+use crate::eval::{Bars, HeadsArg, packs_below, protocols, seeds};
 use crate::failure::usage;
 use crate::output::Output;
 
@@ -152,7 +152,7 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
 fn tune(args: &Args) -> anyhow::Result<Tune> {
     let mut datasets = Vec::new();
     for folder in &args.data {
-        for (features, head) in dataset::find(folder, args.heads.into())? {
+        for (features, head) in packs_below(folder, args.heads.into())? {
             datasets.push(Dataset::open(&features, &head)?);
         }
     }

@@ -9,12 +9,25 @@ pub(crate) struct Clock {
     steps: Vec<f64>,
     samples: usize,
     busy_until: f64,
+    /// Seconds of processor time; `None` once a step did not tell.
+    cpu: Option<f64>,
+}
+
+/// Processor time of this thread in seconds, where the system tells.
+pub(crate) fn thread_seconds() -> Option<f64> {
+    #[cfg(target_os = "linux")]
+    {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        Some(time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9)
+    }
+    #[cfg(not(target_os = "linux"))]
+    None
 }
 
 impl Clock {
     /// A clock that has timed nothing yet.
     pub fn new(compute: Option<(f64, Option<f64>)>, block: usize) -> Self {
-        Self { compute, block, steps: Vec::new(), samples: 0, busy_until: 0.0 }
+        Self { compute, block, steps: Vec::new(), samples: 0, busy_until: 0.0, cpu: Some(0.0) }
     }
 
     /// Whether the method is still at work when this sample arrives.
@@ -22,9 +35,10 @@ impl Clock {
         self.compute.is_some_and(|(rate, _)| (index as f64) / rate < self.busy_until)
     }
 
-    /// Notes a step: its seconds, its first sample, its number of rows.
-    pub fn worked(&mut self, seconds: f64, first: usize, rows: usize) {
+    /// Notes a step: its seconds by the clock and of the processor, its first sample, its number of rows.
+    pub fn worked(&mut self, seconds: f64, cpu: Option<f64>, first: usize, rows: usize) {
         self.steps.push(seconds);
+        self.cpu = self.cpu.zip(cpu).map(|(sum, own)| sum + own);
         self.samples += rows;
         if let Some((rate, cost)) = self.compute {
             let seconds = cost.map_or(seconds, |us| us * 1e-6 * rows as f64);
@@ -47,7 +61,28 @@ impl Clock {
             rows_per_step: self.block.min(self.samples),
             step_p50_us: at(0.5),
             step_p99_us: at(0.99),
+            cpu_us: self.cpu.filter(|_| self.samples > 0).map(|cpu| 1e6 * cpu / self.samples as f64),
             ..Timing::default()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waiting_is_no_processor_time() {
+        let begun = thread_seconds();
+        std::thread::sleep(std::time::Duration::from_millis(60));
+        let Some(own) = thread_seconds().zip(begun).map(|(end, begun)| end - begun) else { return };
+        assert!((0.0..0.03).contains(&own), "{own}");
+        let mut clock = Clock::new(None, 2);
+        clock.worked(0.06, Some(own), 0, 2);
+        let timing = clock.timing();
+        assert!(timing.sample_us() < 15_000.0 && timing.samples_per_second < 34.0, "{timing:?}");
+        let mut clock = Clock::new(None, 2);
+        clock.worked(0.06, None, 0, 2);
+        assert!((clock.timing().sample_us() - 30_000.0).abs() < 1.0, "several threads: the clock's");
     }
 }

@@ -36,3 +36,4 @@ mod tally;
 #[cfg(test)]
 mod testing;
 pub mod tune;
+pub mod words;

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! whurs19                          the only pack of its dataset
+//! pets24/clip-vit-b32              without metadata: the folder and the one above it
 //! whurs19/clip-rn50                one of several packs of its dataset
 //! whurs19/clip-rn50+head-weak      the same features under head-weak.safetensors
 //! ```
@@ -29,7 +30,8 @@ pub(crate) fn names(origins: &[Origin]) -> Result<Vec<String>, String> {
     let paths: Vec<Vec<String>> = origins.iter().map(|o| components(&o.features)).collect();
     let all: BTreeSet<&[String]> = paths.iter().map(Vec::as_slice).collect();
     // All tails have as many components as make them unique, so that the names read alike.
-    let length = unique_length(&all);
+    let nameless = origins.iter().zip(&paths).filter(|(origin, _)| origin.own.is_none());
+    let length = unique_length(&all).max(least_length(&nameless.map(|(_, path)| path.as_slice()).collect()));
     let mut of_name: BTreeMap<&str, BTreeSet<&[String]>> = BTreeMap::new();
     for (origin, path) in origins.iter().zip(&paths) {
         if let Some(own) = &origin.own {
@@ -92,10 +94,15 @@ fn qualified(own: &str, tail: &str) -> String {
     if begins { tail.to_string() } else { format!("{own}/{tail}") }
 }
 
-/// The folders that lead to a features file, and the file's own stem unless it is `features`.
+/// The folders that lead to a features file, and the file's own stem unless it is `features`. A name makes no hidden
+/// folders.
 fn components(path: &Path) -> Vec<String> {
     let full = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let text = |part: &std::ffi::OsStr| part.to_string_lossy().into_owned();
+    let text = |part: &std::ffi::OsStr| {
+        let part = part.to_string_lossy();
+        let plain = part.trim_start_matches('.');
+        if plain.is_empty() { part.to_string() } else { plain.to_string() }
+    };
     let mut parts: Vec<String> =
         full.parent().into_iter().flat_map(|p| p.components()).map(|c| text(c.as_os_str())).collect();
     parts.retain(|part| part != "/");
@@ -104,6 +111,13 @@ fn components(path: &Path) -> Vec<String> {
         parts.push(stem);
     }
     parts
+}
+
+/// One component is often an encoder's name, which tells no dataset: the folder above it joins in. Packs beside each
+/// other need no more than their own folders.
+fn least_length(paths: &BTreeSet<&[String]>) -> usize {
+    let above: BTreeSet<&[String]> = paths.iter().map(|path| &path[..path.len().saturating_sub(1)]).collect();
+    if above.len() == paths.len() { 2 } else { 1 }
 }
 
 /// The last `n` components.
@@ -134,9 +148,14 @@ mod tests {
     }
 
     #[test]
-    fn a_pack_alone_has_its_own_name_or_the_shortest_tail() {
+    fn a_pack_has_its_own_name_or_a_short_tail() {
         assert_eq!(names(&[origin("sea", "a/b", "head")]).unwrap(), ["sea"]);
-        assert_eq!(names(&[origin("", "a/b", "head")]).unwrap(), ["b"]);
+        assert_eq!(names(&[origin("", "pets24/clip", "head")]).unwrap(), ["pets24/clip"]);
+        assert_eq!(names(&[origin("", ".pets24/clip", "head")]).unwrap(), ["pets24/clip"]);
+        let encoders = [origin("", "pets/clip", "head"), origin("", "cars/rn50", "head")];
+        assert_eq!(names(&encoders).unwrap(), ["pets/clip", "cars/rn50"]);
+        let beside = [origin("", "packs/pets", "head"), origin("", "packs/cars", "head")];
+        assert_eq!(names(&beside).unwrap(), ["pets", "cars"]);
         let two = [origin("", "pets/clip", "head"), origin("", "cars/clip", "head")];
         assert_eq!(names(&two).unwrap(), ["pets/clip", "cars/clip"]);
         let mixed = [origin("sea", "sea/clip", "head"), origin("", "cars/clip", "head")];

@@ -390,7 +390,7 @@ mod tests {
         let methods: Vec<&str> = found.refused.iter().map(|r| r.method.as_str()).collect();
         assert_eq!((runs.len(), methods), (2, vec!["tda"]));
         let tables = crate::report::markdown(&runs, &found.refused);
-        assert!(tables.contains("tda (time): 1 stream(s) of sea; given up after"), "{tables}");
+        assert!(tables.contains("tda (time): 1 stream of sea; given up after"), "{tables}");
     }
 
     #[test]

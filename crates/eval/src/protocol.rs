@@ -131,6 +131,12 @@ impl FromStr for Protocol {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        // One protocol, one name.
+        let named = match text.strip_prefix("shuffled") {
+            Some(rest) if rest.is_empty() || rest.starts_with(['+', ':']) => format!("iid{rest}"),
+            _ => text.to_string(),
+        };
+        let text = named.as_str();
         let mut parts = text.split('+');
         let mut protocol = Self {
             name: text.to_string(),
@@ -172,7 +178,7 @@ fn arrival(text: &str) -> Result<Arrival, String> {
         |i: usize, default: f64, low: f64, high: f64| number(text, &fields, i, Some(default), low, high);
     let arrival = match name {
         "file" => Arrival::File,
-        "iid" | "shuffled" => Arrival::Iid,
+        "iid" => Arrival::Iid,
         "sorted" => Arrival::Sorted,
         "runs" => Arrival::Runs,
         "dirichlet" => Arrival::Dirichlet(number(0, 0.1, 1e-4, 1e4)?),
@@ -334,6 +340,7 @@ mod tests {
         let p: Protocol = "dirichlet:0.01+open:0.3+labels:0.1:50+batch:16".parse().unwrap();
         assert_eq!((p.arrival, p.open), (Arrival::Dirichlet(0.01), 0.3));
         assert_eq!((p.labels, p.batch), (Some((0.1, 50)), Some(16)));
+        assert_eq!("shuffled+batch:2".parse::<Protocol>().unwrap().name(), "iid+batch:2");
         let error = |text: &str| text.parse::<Protocol>().unwrap_err();
         assert!(error("sortd").contains("did you mean sorted?"));
         assert!(error("iid+opne:1").contains("did you mean open?"));

@@ -7,6 +7,8 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use ultta::Result;
 
+use crate::words::counted;
+
 /// What a method lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -90,7 +92,8 @@ pub(crate) fn notes(refused: &[Refused]) -> Vec<String> {
         let more = datasets.len().saturating_sub(listed.len());
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         let listed = listed.join(", ");
-        format!("{method} ({}): {} stream(s) of {listed}{more}; {}", why.word(), all.len(), all[0].reason)
+        let streams = counted(all.len(), "stream");
+        format!("{method} ({}): {streams} of {listed}{more}; {}", why.word(), all[0].reason)
     };
     groups.into_iter().map(line).collect()
 }
@@ -119,8 +122,8 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "dota (memory): 1 stream(s) of a; because",
-                "zero (views): 4 stream(s) of a, b, c and 1 more; because"
+                "dota (memory): 1 stream of a; because",
+                "zero (views): 4 streams of a, b, c and 1 more; because"
             ]
         );
     }

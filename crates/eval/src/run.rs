@@ -16,7 +16,7 @@ use std::time::Instant;
 use ultta::internal::LABELLED_ROWS;
 use ultta::{Error, Features, Grouping, Head, Health, Input, Result, Scores, Session};
 
-use crate::clock::Clock;
+use crate::clock::{Clock, thread_seconds};
 use crate::dataset::Dataset;
 use crate::pictures::{Cost, PictureSession, peak_bytes, reset_peak};
 use crate::plan::Job;
@@ -47,6 +47,8 @@ struct Answered {
     health: Option<Health>,
     /// How long the step took.
     seconds: f64,
+    /// Processor time of the step; `None` where it is not known.
+    cpu_seconds: Option<f64>,
 }
 
 struct AnsweredRow {
@@ -105,7 +107,7 @@ impl Job<'_> {
                 }
             } else {
                 let answered = learner.step(self, samples, &features, &head)?;
-                clock.worked(answered.seconds, done, samples.len());
+                clock.worked(answered.seconds, answered.cpu_seconds, done, samples.len());
                 for (i, sample) in samples.iter().enumerate() {
                     tally.push(sample, answered.adapted(i), answered.zero_shot(i));
                     let verdict = answered.known.get(i).map(|&score| (answered.rows[i].unknown, score));
@@ -258,9 +260,11 @@ impl Learner {
                 let mut input = Input::new(features);
                 input.views = views.as_ref();
                 input.view_counts = views.as_ref().map(|_| &counts[..]);
-                let started = Instant::now();
+                let (started, begun) = (Instant::now(), thread_seconds());
                 let step = session.step(input)?;
                 let seconds = started.elapsed().as_secs_f64();
+                // A session works on the thread that asks it.
+                let cpu_seconds = thread_seconds().zip(begun).map(|(end, begun)| end - begun);
                 let row = |(row, &tau): (&ultta::Row, &f32)| AnsweredRow {
                     unknown: row.unknown,
                     id: row.id,
@@ -276,6 +280,7 @@ impl Learner {
                     logits: step.prediction.calibrated.unwrap_or(step.prediction.scores),
                     health: Some(step.health),
                     seconds,
+                    cpu_seconds,
                 })
             }
             Learner::Pictures(session) => {
@@ -301,6 +306,8 @@ impl Learner {
                     logits: prediction.scores,
                     health: None,
                     seconds,
+                    // Models use all cores.
+                    cpu_seconds: None,
                 })
             }
         }
@@ -348,7 +355,9 @@ impl Learner {
                 let forwards = 1.0 + views as f64;
                 let (classes, dim) = (head.n_classes() as f64, head.dim() as f64);
                 let own = card.operations.map_or(0.0, |count| count(classes, dim));
-                let flops = forwards * encoding.flops + 2.0 * classes * dim + own;
+                // Without the encoder's operations the others say nothing.
+                let known = encoding.flops > 0.0;
+                let flops = if known { forwards * encoding.flops + 2.0 * classes * dim + own } else { 0.0 };
                 Some(Cost { forwards, flops, ..Cost::default() })
             }
             Learner::Pictures(session) => {

@@ -254,12 +254,22 @@ pub struct Timing {
     pub step_p50_us: f64,
     /// 99 % of the steps took no longer, in microseconds.
     pub step_p99_us: f64,
+    /// Processor time of a sample in microseconds; `None` where the system does not tell it, or steps use several threads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_us: Option<f64>,
     /// Seconds per picture spent in the encoder before, on datasets of pictures; 0 where the method runs it itself.
     #[serde(default)]
     pub encode_seconds: f64,
     /// Most memory this process held during the run or the encoding before it, in bytes; 0 if not measured.
     #[serde(default)]
     pub peak_bytes: u64,
+}
+
+impl Timing {
+    /// Microseconds of a sample: processor time, which a busy machine does not lengthen, or else the clock's.
+    pub fn sample_us(&self) -> f64 {
+        self.cpu_us.unwrap_or(1e6 / self.samples_per_second.max(1e-9))
+    }
 }
 
 /// A run as it is read back and printed.

@@ -52,6 +52,9 @@ pub fn resolve(
     preset: Option<&str>,
     settings: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<Config> {
+    if let Some(reason) = method.and_then(ultta_cli::needs_pictures) {
+        return Err(PyValueError::new_err(format!("config: method: {reason}")));
+    }
     let mut flat = Vec::new();
     if let Some(settings) = settings {
         flatten("", settings, &mut flat)?;

@@ -16,7 +16,7 @@ use ultta_encode::{Error, tiny};
 
 use crate::array::matrix;
 use crate::error::{raise_encoding, raise_encoding_of};
-use crate::head::Head;
+use crate::head::{Head, class_names};
 
 /// Pictures encoded between two looks at pending signals.
 const AT_A_TIME: usize = 8;
@@ -91,7 +91,8 @@ impl Encoder {
     /// `templates` is a text with `{}` in the name's place, a list of them, or the name of shipped ones (`photo`, which is
     /// the default, `imagenet-7`, `imagenet-80`, `cifar`, `none`).
     #[pyo3(signature = (classes, templates=None))]
-    fn head(&self, py: Python<'_>, classes: Vec<String>, templates: Option<Wanted>) -> PyResult<Head> {
+    fn head(&self, py: Python<'_>, classes: &Bound<'_, PyAny>, templates: Option<Wanted>) -> PyResult<Head> {
+        let classes = class_names(classes)?;
         if let Some(words) = tiny::warning(self.inner.name(), &classes) {
             let category = py.get_type::<PyUserWarning>();
             PyErr::warn(py, &category, &CString::new(words)?, 1)?;

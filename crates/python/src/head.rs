@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use numpy::PyArray2;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyString, PyTuple};
 use ultta::{Anchor, Features};
 
 use crate::array::{Matrix, list, matrix, view};
@@ -38,6 +38,19 @@ impl std::hash::Hash for Head {
     }
 }
 
+/// Class names as a list. One text is a slip: it is no list of its letters.
+pub fn class_names(classes: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
+    if classes.is_instance_of::<PyString>() {
+        let words = "classes: expected a list of class names, got one str; did you mean .split()?";
+        return Err(PyTypeError::new_err(words));
+    }
+    let named = |error: PyErr| {
+        let words = format!("classes: expected a list of class names: {}", error.value(classes.py()));
+        PyTypeError::new_err(words)
+    };
+    classes.extract().map_err(named)
+}
+
 impl From<ultta::Head> for Head {
     fn from(head: ultta::Head) -> Self {
         Self { inner: Arc::new(head) }
@@ -60,11 +73,12 @@ impl Head {
     fn from_text_features(
         py: Python<'_>,
         features: &Bound<'_, PyAny>,
-        classes: Vec<String>,
+        classes: &Bound<'_, PyAny>,
         logit_scale: f32,
         normalize: bool,
         metadata: Option<BTreeMap<String, String>>,
     ) -> PyResult<Self> {
+        let classes = class_names(classes)?;
         let anchors = Matrix::any("prototypes", features)?;
         let (dim, data) = (anchors.dim(), anchors.data());
         if let [n, _] | [n, _, _] = *anchors.shape()
@@ -108,10 +122,11 @@ impl Head {
         py: Python<'_>,
         features: &Bound<'_, PyAny>,
         labels: &Bound<'_, PyAny>,
-        classes: Vec<String>,
+        classes: &Bound<'_, PyAny>,
         logit_scale: f32,
         weights: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
+        let classes = class_names(classes)?;
         let rows = Matrix::of("anchors", features)?;
         let anchors = anchors(&rows, labels, weights)?;
         let dim = rows.dim();

@@ -350,7 +350,8 @@ impl ZeroShot {
     }
 }
 
-/// An estimated accuracy, and the interval that holds it in nine of ten streams.
+/// An estimated accuracy, and the interval that holds it in nine of ten streams (90 %). With features of fewer than 64
+/// dimensions and no labels it is rough: they are too few for the correction.
 #[pyclass(frozen, get_all, eq, module = "ultta")]
 #[derive(Clone, Copy, PartialEq)]
 pub struct Estimate {

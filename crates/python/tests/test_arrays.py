@@ -195,6 +195,11 @@ BAD_SETTINGS = {
     "an unknown key": (dict(gate__keeep=0.5), ValueError, "keeep"),
     "a wrong type": (dict(gate__keep="much"), ValueError, "keep"),
     "an unknown method": (dict(method="ul-ta"), ValueError, "did you mean ul-tta"),
+    "a method that changes the encoder": (
+        dict(method="Tent"),
+        ValueError,
+        "tent changes the encoder and so needs pictures, not features; it runs in an evaluation: ultta eval --images",
+    ),
     "an unknown preset": (dict(preset="papre"), ValueError, "paper"),
     "out of range": (dict(guard__advanced__window=1), ValueError, "guard.advanced.window: expected a number from 16"),
     "no value": (dict(gate__keep=None), TypeError, "gate.keep: expected a number"),

@@ -53,6 +53,19 @@ def test_features_are_those_of_the_command(encoder: ultta.Encoder, shapes: Path,
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-5)
 
 
+def test_one_text_is_no_list_of_class_names(encoder: ultta.Encoder) -> None:
+    told = re.escape("expected a list of class names, got one str; did you mean .split()?")
+    with pytest.raises(TypeError, match=told):
+        encoder.head("circle star")
+    with pytest.raises(TypeError, match=told):
+        ultta.Head.from_text_features(np.eye(2), "circle star")
+    with pytest.raises(TypeError, match=told):
+        ultta.Head.from_anchors(np.eye(2), [0, 1], "circle star")
+    with pytest.raises(TypeError, match="classes: expected a list of class names: "):
+        encoder.head([1, 2])  # type: ignore[list-item]
+    assert encoder.head(("circle", "star")).classes == ["circle", "star"]
+
+
 def test_a_picture_is_a_path_bytes_an_array_or_an_image(encoder: ultta.Encoder, shapes: Path) -> None:
     path = shapes / "shapes" / "star" / "0003.png"
     expected = encoder.encode(path)

@@ -74,10 +74,11 @@ impl Drawn {
         Ok(Self { answers })
     }
 
-    /// Writes pictures of the other style, a folder per shape.
-    pub fn write(folder: &Path, seed: u64) -> anyhow::Result<()> {
+    /// Writes pictures of the other style, a folder per shape; how many.
+    pub fn write(folder: &Path, seed: u64) -> anyhow::Result<usize> {
         let mut random = Random::new(seed);
-        Ok(write(folder, Style::Shifted, WRITTEN, || random.uniform())?)
+        write(folder, Style::Shifted, WRITTEN, || random.uniform())?;
+        Ok(WRITTEN * SHAPES.len())
     }
 
     /// Per phase, and for all, its name and the shares of right answers: zero-shot, adapted.

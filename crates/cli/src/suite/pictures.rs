@@ -15,6 +15,7 @@ use ultta_eval::dataset::{Dataset, name_all};
 use ultta_eval::method::Method;
 use ultta_eval::pictures::Encoding as Cost;
 use ultta_eval::suite::{Forward, methods_of};
+use ultta_eval::words::counted;
 
 use crate::encoder::build_head;
 use crate::encoding::{Encoding, model_folder};
@@ -178,7 +179,7 @@ impl<'a> Prepared<'a> {
         };
         for (name, found) in &self.found {
             let n: usize = found.packs.iter().map(|p| p.items.len()).sum();
-            eprintln!("{name}: {n} pictures in {} pack(s)", found.packs.len());
+            eprintln!("{name}: {} in {}", counted(n, "picture"), counted(found.packs.len(), "pack"));
             let code = encoding.dataset(found, self.head(name)?, &self.folder())?;
             if self.asked.interrupt.came().is_some() {
                 return Ok(Some(code));

@@ -152,9 +152,21 @@ fn a_state_of_another_head() {
 #[test]
 fn files_that_are_not_there() {
     let folder = Folder::new();
-    fails(&folder, "missing", &[], 2, &["No such file", "missing"]);
-    fails(&folder, "features.safetensors", &["--load-state", "%/missing"], 2, &["No such file", "missing"]);
-    fails(&folder, "features.safetensors", &["--config", "%/missing"], 2, &["No such file", "missing"]);
+    fails(&folder, "missing", &[], 2, &["no such file or folder: ", "missing"]);
+    fails(
+        &folder,
+        "features.safetensors",
+        &["--load-state", "%/missing"],
+        2,
+        &["no such file or folder: ", "missing"],
+    );
+    fails(
+        &folder,
+        "features.safetensors",
+        &["--config", "%/missing"],
+        2,
+        &["no such file or folder: ", "missing"],
+    );
     assert_ne!(folder.run_on(".", &[]).code, 0);
 }
 

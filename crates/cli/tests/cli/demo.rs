@@ -67,8 +67,7 @@ fn the_readme_has_the_figures_of_the_demo() {
 #[test]
 fn drawn_pictures_go_through_encoder_and_adaptation() {
     let folder = tempfile::tempdir().unwrap();
-    let demo =
-        outcome(command(&["demo", "--json", "--pictures", "shapes"]).current_dir(&folder)).success().json();
+    let demo = outcome(command(&["demo", "--json"]).current_dir(&folder)).success().json();
     let share = |phase: &str, method: &str| {
         let phases = demo["drawn_pictures"].as_array().unwrap();
         phases.iter().find(|p| p["name"] == phase).unwrap()[method].as_f64().unwrap()
@@ -77,10 +76,21 @@ fn drawn_pictures_go_through_encoder_and_adaptation() {
     assert!(share("another style", "zero-shot") < share("as trained", "zero-shot") - 0.1, "{demo}");
     assert!(share("all pictures", "ul-tta") > share("all pictures", "zero-shot"), "{demo}");
     // The pictures on disk, by the command that the demo prints.
-    let labels = SHAPES.join(",");
-    let mut classify = command(&["classify", "shapes", "--model", "tiny", "--labels", &labels, "--json"]);
+    let place = tempfile::tempdir().unwrap();
+    let drawn = outcome(command(&["demo", "--pictures", "shapes/"]).current_dir(&place)).success().stdout;
+    let next = format!("  ultta classify shapes --model tiny --labels {}", SHAPES.join(","));
+    let told = ["200 pictures in shapes/ (10 folders, one per shape). Next:", &next];
+    assert_eq!(drawn.lines().collect::<Vec<_>>(), told);
+    let left: Vec<_> = std::fs::read_dir(&place).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(left, ["shapes"], "pictures alone are drawn, no report is written");
+    let again = outcome(command(&["demo", "--json", "--pictures", "shapes"]).current_dir(&place)).success();
+    assert_eq!(again.json(), serde_json::json!({"pictures": 200, "folders": 10, "folder": "shapes"}));
+    let both = outcome(command(&["demo", "--html", "d.html", "--pictures", "x"]).current_dir(&place));
+    assert_eq!(both.code, 2, "{both:?}");
+    let words: Vec<&str> = next.split_whitespace().skip(1).chain(["--json"]).collect();
+    let mut classify = command(&words);
     let done =
-        outcome(classify.current_dir(&folder).env("XDG_CACHE_HOME", folder.path().join("cache"))).success();
+        outcome(classify.current_dir(&place).env("XDG_CACHE_HOME", folder.path().join("cache"))).success();
     let right = |line: &str| {
         let answer: serde_json::Value = serde_json::from_str(line).unwrap();
         answer["id"].as_str().unwrap().split('/').nth(1) == answer["class"].as_str()

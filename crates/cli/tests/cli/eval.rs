@@ -110,8 +110,8 @@ fn what_could_not_run_stands_in_its_cell_and_pictures_are_files() {
         place.ok(&[&args[..], &["--protocols", protocols, "--out", "runs"]].concat())
     };
     let tables = eval("iid,iid+cycle:150");
-    assert!(tables.contains("zero (views): 4 stream(s) of a, b; the pack has no views"), "{tables}");
-    assert!(tables.contains("ecalp (memory): 2 stream(s) of a, b;"), "{tables}");
+    assert!(tables.contains("zero (views): 4 streams of a, b; the pack has no views"), "{tables}");
+    assert!(tables.contains("ecalp (memory): 2 streams of a, b;"), "{tables}");
     let page = "page.html";
     place.ok(&["report", "runs", "--figures", "figures", "--html", page, "--latex", "t.tex"]);
     for name in ["gain.svg", "cost.svg"] {
@@ -169,7 +169,7 @@ fn one_document_with_every_run_and_its_zero_shot() {
 #[test]
 fn the_same_seeds_give_the_same_files_whatever_the_number_of_jobs() {
     let place = Place::new();
-    place.pack("a", 4, 200, 2, &[]);
+    place.pack("a", 4, 200, 2, &[("dataset", "a")]);
     for (out, jobs) in [("one", "1"), ("three", "3")] {
         place.ok(&eval(&["--methods", "ul-tta,tda", "--seeds", "0-2", "--out", out, "--jobs", jobs]));
     }
@@ -187,28 +187,56 @@ fn the_same_seeds_give_the_same_files_whatever_the_number_of_jobs() {
 }
 
 #[test]
+fn the_end_says_where_the_runs_are_and_empty_columns_are_left_out() {
+    let place = Place::new();
+    place.pack("pets24/toy", 4, 200, 2, &[]);
+    let all = ["eval", "--data", "pets24", "--methods", "zero-shot,ul-tta", "--protocols", "shuffled"];
+    let output = place.ultta(&all);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.ends_with("runs: runs/ (2); a page: ultta report runs --html report.html\n"), "{said}");
+    assert!(place.path("runs/iid/pets24/toy/ul-tta/seed-0/done").is_file(), "two parts, and one name: iid");
+    let tables = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        tables.contains("Means over 1 seed,") && tables.contains("1 stream, 1 dataset under 1 protocol.")
+    );
+    assert!(
+        tables.contains("| ECE change | NLL change |") && tables.contains("**iid — Top-1 (%)**"),
+        "{tables}"
+    );
+    assert!(!tables.contains("best stream") && !tables.contains("after garbage"), "{tables}");
+    assert!(tables.contains("| pets24/toy |"), "{tables}");
+    place.ok(&["report", "runs", "--html", "r.html"]);
+    let page = std::fs::read_to_string(place.path("r.html")).unwrap();
+    assert!(
+        page.contains("<details open><summary>Protocol iid")
+            && page.contains("2 runs: 2 methods on 1 dataset.")
+    );
+}
+
+#[test]
 fn finished_runs_are_not_run_again_and_torn_ones_are() {
     let place = Place::new();
-    place.pack("a", 4, 200, 2, &[]);
+    place.pack("a", 4, 200, 2, &[("dataset", "a")]);
     let all = eval(&["--methods", "ul-tta,tda", "--seeds", "0-1", "--json"]);
     let first = json(&place, &all);
     let said = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
     let again = place.ultta(&all);
-    assert!(said(&again).contains("4 of 4 runs were there already"), "{}", said(&again));
+    assert!(!said(&again).contains("a page:"), "nothing but the document is asked for");
+    assert!(said(&again).contains("4 of 4 runs were there already, in runs/"), "{}", said(&again));
     assert_eq!(serde_json::from_slice::<Value>(&again.stdout).unwrap(), first);
     // a run that was killed before it was whole: no `done`, half a summary
     let torn = place.path("runs/iid/a/tda/seed-1");
     std::fs::remove_file(torn.join("done")).unwrap();
     std::fs::write(torn.join("summary.json"), "{\"dataset\":").unwrap();
     let resumed = place.ultta(&all);
-    assert!(said(&resumed).contains("3 of 4 runs were there already"), "{}", said(&resumed));
+    assert!(said(&resumed).contains("3 of 4 runs were there already, in runs/"), "{}", said(&resumed));
     let resumed: Value = serde_json::from_slice(&resumed.stdout).unwrap();
     assert_eq!(resumed["runs"].as_array().unwrap().len(), 4, "nothing counted twice");
     assert_eq!(resumed["runs"][3]["top1"], first["runs"][3]["top1"], "nothing lost");
     // other settings are another run
     std::fs::write(place.path("c.toml"), "[method.tda]\ncapacity = 1\n[method.t3a]\nfilter_k = 5\n").unwrap();
     let other = place.ultta(&eval(&["--methods", "ul-tta,tda", "--seeds", "0-1", "--config", "c.toml"]));
-    assert!(said(&other).contains("2 of 4 runs were there already"), "{}", said(&other));
+    assert!(said(&other).contains("2 of 4 runs were there already, in runs/"), "{}", said(&other));
     // nothing is left aside
     let hidden = walk(&place.path("runs"))
         .into_iter()
@@ -294,6 +322,11 @@ fn mistakes_are_named() {
     assert!(error.contains("did you mean sorted?"), "{error}");
     assert!(place.fails(&eval(&["--seeds", "a"])).contains("0-4"));
     assert!(place.fails(&["eval"]).contains("no packs"));
+    for command in ["eval", "tune"] {
+        let error = place.fails(&[command, "--data", "DATA"]);
+        let told = "no folder DATA: give a folder of packs (features.safetensors beside head.safetensors)";
+        assert!(error.contains(told), "{error}");
+    }
     assert!(
         place
             .fails(&eval(&["--features", "a/features.safetensors", "--head", "a/head.safetensors"]))
@@ -301,6 +334,9 @@ fn mistakes_are_named() {
     );
     assert!(place.fails(&eval(&["--protocols", "iid+open:0.5"])).contains("strangers"));
     assert!(place.fails(&eval(&["--protocols", "continual"])).contains("two packs"));
+    let error = place.fails(&eval(&["--methods", "tent"]));
+    assert!(error.contains("give --images DIR (a folder per class) and --model M"), "{error}");
+    assert_eq!(error.contains("--features gradient"), !cfg!(feature = "gradient"), "{error}");
 
     let rows = unit(&noise(4 * DIM, 5));
     write(&place.path("unlabelled.safetensors"), &rows, 4, None, HashMap::new(), "features");
@@ -370,7 +406,7 @@ fn reports_stand_on_their_own() {
     let tex = std::fs::read_to_string(place.path("r.tex")).unwrap();
     assert!(tex.contains("\\textbf") && tex.contains("\\bottomrule"));
     assert!(place.fails(&["report", "a"]).contains("no runs"));
-    assert!(place.fails(&["report", "nowhere"]).contains("nowhere"));
+    assert!(place.fails(&["report", "nowhere"]).contains("no such file or folder: nowhere"));
 }
 
 /// Output that cannot be written is an error, a reader that has gone is not.
@@ -378,7 +414,7 @@ fn reports_stand_on_their_own() {
 #[test]
 fn a_full_or_closed_standard_output_is_no_panic() {
     let place = Place::new();
-    place.pack("a", 4, 400, 2, &[]);
+    place.pack("a", 4, 400, 2, &[("dataset", "a")]);
     let again = ["eval", "--data", ".", "--methods", "zero-shot", "--protocols", "iid", "--seeds", "0"];
     place.ok(&again);
     let json = [&again[..], &["--json"]].concat();
@@ -410,7 +446,7 @@ fn the_papers_tables_say_what_is_absent() {
     place.pack("data/pacs-art/toy", 7, 300, 2, &[]);
     place.pack("data/pacs-cartoon/toy", 7, 200, 3, &[]);
     let said = place.ok(&["suite", "paper", "datasets", "per-dataset"]);
-    assert!(said.contains("| PACS | style / domain | 7 | 7 | 9991 | 500 in 2 pack(s) |"), "{said}");
+    assert!(said.contains("| PACS | style / domain | 7 | 7 | 9991 | 500 in 2 packs |"), "{said}");
     assert!(
         said.contains("PACS · UL-TTA, default preset") && said.contains("absent: get DomainBed's"),
         "{said}"
@@ -449,7 +485,10 @@ fn the_set_of_harm_runs_as_a_whole_and_is_reported() {
     assert!(html.contains("Gain and harm: tda") && html.contains("class=\"heat\""));
     assert!(!html.contains("Gain and harm: zero-shot"));
     let text = std::fs::read_to_string(place.path("report.md")).unwrap();
-    assert!(text.contains("**tda — gain in NLL (nats)**") && text.contains("worst 300 after garbage"));
+    assert!(
+        text.contains("**tda — change in NLL (nats, below 0 is better)**")
+            && text.contains("worst 300 after garbage")
+    );
 }
 
 #[test]

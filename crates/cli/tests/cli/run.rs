@@ -80,6 +80,31 @@ fn without_labels_there_are_no_metrics() {
 }
 
 #[test]
+fn the_summary_is_plain_unless_figures_are_asked_for() {
+    let folder = Folder::new();
+    let plain = folder.run(&["--shuffle", "0"]).success().stdout;
+    assert!(plain.contains(": 300 rows, 4 classes") && plain.contains("of the rows, "), "{plain}");
+    let said = |text: &str| {
+        let known =
+            ["it uses ", "so far it learnt ", "what it learnt ", "nothing that it learnt ", "it went back "];
+        text.lines().filter(|line| known.iter().any(|start| line.starts_with(start))).count()
+    };
+    assert_eq!(said(&plain), 1, "{plain}");
+    for jargon in ["prior KL", "tau", "evidence weight", "scenes", "admitted"] {
+        assert!(!plain.contains(jargon), "{jargon}: {plain}");
+    }
+    let verbose = folder.run(&["--shuffle", "0", "--verbose"]).success().stdout;
+    assert!(verbose.contains("health: prior KL") && verbose.contains("evidence weight"), "{verbose}");
+    let zero_shot = folder.run(&["--method", "zero-shot"]).success().stdout;
+    assert!(
+        zero_shot.contains("nothing that it learnt from the stream changes an answer so far"),
+        "{zero_shot}"
+    );
+    let paper = folder.run(&["--preset", "paper", "--shuffle", "0"]).success().stdout;
+    assert_eq!(said(&paper), 1, "{paper}");
+}
+
+#[test]
 fn accuracy_is_estimated_labels_or_not() {
     let folder = Folder::new();
     let check = |summary: &Value| {
@@ -98,7 +123,14 @@ fn accuracy_is_estimated_labels_or_not() {
         summary["estimate"]["high"].as_f64().unwrap() - summary["estimate"]["low"].as_f64().unwrap()
     };
     assert!(reach(&labelled) < reach(&free));
-    assert!(folder.run(&[]).success().stdout.contains("estimated accuracy without labels"));
+    let told = folder.run(&[]).success().stdout;
+    assert!(told.contains("estimated accuracy without labels (90 % interval): adapted "), "{told}");
+    assert!(told.contains("; rough: 8 dimensions are too few for the correction\n"), "{told}");
+    assert_eq!(
+        (&free["estimate"]["rough"], &free["zero_shot"]["estimate"]["rough"]),
+        (&true.into(), &true.into())
+    );
+    assert_eq!(labelled["estimate"]["rough"], false, "labels correct it");
     folder.features("plain.safetensors", &unit_rows(20, 9), DIM, None);
     folder.run_on("plain.safetensors", &["--label-share", "0.5"]).failure(2, &["needs labels"]);
 }

@@ -138,7 +138,7 @@ fn the_papers_tables_from_pictures_killed_and_resumed() {
     ] {
         assert!(tables.contains(row), "{row}: {tables}");
     }
-    assert!(tables.contains("54 in 6 pack(s)"), "{tables}");
+    assert!(tables.contains("54 in 6 packs"), "{tables}");
     let written = std::fs::read_to_string(place.join("runs/tables.md")).unwrap();
     assert_eq!(written, tables);
     assert!(std::fs::read_to_string(place.join("runs/report.html")).unwrap().contains("Summary"));
@@ -172,7 +172,7 @@ fn a_quick_look_takes_some_pictures_and_absent_data_say_how_to_get_them() {
         "4",
     ];
     let tables = String::from_utf8(ok(place, &args).stdout).unwrap();
-    assert!(tables.contains("8 in 2 pack(s)"), "{tables}");
+    assert!(tables.contains("8 in 2 packs"), "{tables}");
     assert!(
         tables.contains("absent: get DomainBed's download script") && tables.contains("root/office-home")
     );

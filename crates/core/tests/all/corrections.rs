@@ -225,7 +225,10 @@ fn a_label_ends_a_fall_back_to_zero_shot() {
     let other = (answered.label + 1) % 5;
     let probability = |session: &Session| session.predict(&row).unwrap().probs(0, Temperature::Cal)[other];
     let before = probability(&session);
-    assert!(session.correct(answered.id, other).unwrap(), "a row that was answered zero-shot can be labelled");
+    assert!(
+        session.correct(answered.id, other).unwrap(),
+        "a row that was answered zero-shot can be labelled"
+    );
     assert_eq!(session.health().standing, Standing::Restored);
     assert!(probability(&session) > 2.0 * before, "and the label counts at once");
 }

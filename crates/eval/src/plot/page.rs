@@ -62,13 +62,22 @@ impl Page {
     }
 
     /// Begins a part that is closed until it is clicked; printed pages show it. [`Page::unfold`] ends it.
-    pub fn fold(mut self, title: &str) -> Self {
-        let _ = writeln!(self.body, "<details><summary>{}</summary>", escape(title));
+    pub fn fold(self, title: &str) -> Self {
+        self.details("details", title)
+    }
+
+    /// Begins a part that is open until it is clicked. [`Page::unfold`] ends it.
+    pub fn fold_open(self, title: &str) -> Self {
+        self.details("details open", title)
+    }
+
+    fn details(mut self, tag: &str, title: &str) -> Self {
+        let _ = writeln!(self.body, "<{tag}><summary>{}</summary>", escape(title));
         self.folds += 1;
         self
     }
 
-    /// Ends the part that [`Page::fold`] began last.
+    /// Ends the part that was begun last.
     pub fn unfold(mut self) -> Self {
         if self.folds > 0 {
             self.folds -= 1;

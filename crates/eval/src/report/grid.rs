@@ -8,6 +8,7 @@ use crate::metrics::Spread;
 use crate::naming;
 use crate::refused::{Refused, Why};
 use crate::summary::{Cell, Run};
+use crate::words::counted;
 
 /// What a table shows.
 #[derive(Clone, Copy)]
@@ -244,15 +245,18 @@ impl Shown {
     }
 }
 
-/// A dataset's name without the folders that all names end in.
+/// A dataset's name without the folders behind it, where others have the same ones.
 pub(super) fn short(name: &str, all: &[&str]) -> String {
     let first = |n: &str| n.split('/').next().unwrap_or(n).to_string();
     let unique = |n: &str| all.iter().filter(|o| first(o) == n).count() <= 1;
+    // Folders that no two names share may be what tells a dataset.
+    let tails: Vec<&str> = all.iter().filter_map(|o| o.split_once('/')).map(|(_, tail)| tail).collect();
+    let shared = tails.iter().enumerate().any(|(i, tail)| tails[..i].contains(tail));
     let joined = naming::joined(name);
     if joined.len() > 1 {
         return joined.into_iter().map(|part| short(part, all)).collect::<Vec<_>>().join(" → ");
     }
-    Some(first(name)).filter(|n| unique(n)).unwrap_or_else(|| name.to_string())
+    Some(first(name)).filter(|n| shared && unique(n)).unwrap_or_else(|| name.to_string())
 }
 
 /// The runs under one name per dataset: the shortest that tells it from all others of the report.
@@ -278,11 +282,46 @@ pub(super) fn named_refused(refused: &[Refused], runs: &[Run]) -> Vec<Refused> {
     refused.iter().map(rename).collect()
 }
 
+/// A table without the columns that no row fills. A row of a single cell is a heading.
+pub(super) fn filled(header: &[&str], mut rows: Vec<Vec<String>>) -> (Vec<String>, Vec<Vec<String>>) {
+    let fills = |row: &Vec<String>, i: usize| row.len() > 1 && !matches!(row[i].as_str(), "" | "–");
+    let kept: Vec<bool> = (0..header.len()).map(|i| i == 0 || rows.iter().any(|row| fills(row, i))).collect();
+    for row in rows.iter_mut().filter(|row| row.len() > 1) {
+        let mut kept = kept.iter();
+        row.retain(|_| *kept.next().unwrap_or(&true));
+    }
+    let header = header.iter().zip(&kept).filter(|(_, kept)| **kept).map(|(name, _)| name.to_string());
+    (header.collect(), rows)
+}
+
 pub(super) fn seeds_note(cells: &[Cell]) -> String {
     let seeds = cells.iter().map(|c| c.seeds).max().unwrap_or(0);
     format!(
-        "Means over {seeds} seed(s), ± one standard deviation; worst tenth: the mean over the worst tenth of the runs of \
+        "Means over {}, ± one standard deviation; worst tenth: the mean over the worst tenth of the runs of \
          each dataset, at least one; ★ best, ≈ not told from the best by a paired bootstrap (5 %), ▼ worse than zero-shot \
-         on the same samples."
+         on the same samples.",
+        counted(seeds, "seed")
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_shortened_where_datasets_lie_alike() {
+        let all = ["pets/b32", "cars/b32", "sea/rn50"];
+        assert_eq!(all.map(|name| short(name, &all)), ["pets", "cars", "sea"]);
+        assert_eq!(short("pets24/b32", &["pets24/b32"]), "pets24/b32");
+        assert_eq!(short("2023/pets", &["2023/pets", "2024/cars"]), "2023/pets");
+    }
+
+    #[test]
+    fn empty_columns_are_left_out() {
+        let row = |cells: &[&str]| cells.iter().map(|c| c.to_string()).collect::<Vec<_>>();
+        let rows = vec![row(&["group"]), row(&["a", "1", "–", ""]), row(&["b", "–", "–", ""])];
+        let (header, rows) = filled(&["method", "x", "y", "z"], rows);
+        assert_eq!(header, ["method", "x"]);
+        assert_eq!(rows, [row(&["group"]), row(&["a", "1"]), row(&["b", "–"])]);
+    }
 }

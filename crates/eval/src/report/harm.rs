@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use super::grid::short;
+use super::grid::{filled, short};
 use crate::method::is_baseline;
 use crate::metrics::Interval;
 use crate::plot::{HeatCell, Page, Table};
@@ -178,9 +178,20 @@ impl Figure {
         Gain { mean: gain, high, loses: gain < -self.tolerance && high < 0.0 }
     }
 
+    /// What the tables show of it: a gain in top-1, a change in ECE and NLL.
+    fn title(&self) -> String {
+        let Self { title, unit, .. } = self;
+        match self.higher_is_better {
+            true => format!("gain in {title} ({unit})"),
+            false => format!("change in {title} ({unit}, below 0 is better)"),
+        }
+    }
+
+    /// A gain as the tables show it: where less is better, as the change that it is.
     fn text(&self, gain: f64) -> String {
         let digits = self.digits;
-        let text = format!("{gain:+.digits$}");
+        let shown = if self.higher_is_better { gain } else { -gain };
+        let text = format!("{shown:+.digits$}");
         if text.trim_matches(['+', '-', '0', '.']).is_empty() { text.replace('-', "+") } else { text }
     }
 
@@ -206,10 +217,10 @@ const COUNTS: [&str; 13] = [
     "top-1, mean gain",
     "cells that lose",
     "worst",
-    "ECE, mean gain",
+    "ECE, mean change",
     "cells that lose",
     "worst",
-    "NLL, mean gain",
+    "NLL, mean change",
     "cells that lose",
     "worst",
     "worst 300 after garbage",
@@ -217,7 +228,7 @@ const COUNTS: [&str; 13] = [
 ];
 
 const EXPLAINED: &str = "A cell is a pack under a protocol, the mean over seeds, against zero-shot on the same samples; \
-    gains are positive for all three figures. A cell loses (▼) if top-1 is more than 0.5 points below zero-shot, ECE more \
+    top-1 as a gain, above 0 is better; ECE and NLL as changes, below 0 is better. A cell loses (▼) if top-1 is more than 0.5 points below zero-shot, ECE more \
     than 1 point or NLL more than 0.02 nats above, and the paired bootstrap interval over samples leaves out 0. An empty \
     cell was not run, or is not applicable.";
 
@@ -227,10 +238,11 @@ pub(super) fn section(mut page: Page, runs: &[Run]) -> Page {
     if matrices.is_empty() {
         return page;
     }
+    let (header, rows) = filled(&COUNTS, matrices.iter().map(Matrix::counts).collect());
     page = page.section("Gain and harm").text(EXPLAINED).table(&Table {
         caption: "All cells of each method; points, NLL in nats".into(),
-        header: COUNTS.map(String::from).to_vec(),
-        rows: matrices.iter().map(Matrix::counts).collect(),
+        header,
+        rows,
     });
     for matrix in &matrices {
         page = page.section(&format!("Gain and harm: {}", matrix.method));
@@ -257,7 +269,7 @@ pub(super) fn section(mut page: Page, runs: &[Run]) -> Page {
                 let cells = matrix.protocols.iter().map(|protocol| cell(pack, protocol)).collect();
                 (short(pack, &matrix.packs), cells)
             };
-            let caption = format!("{}: gain in {} ({})", matrix.method, figure.title, figure.unit);
+            let caption = format!("{}: {}", matrix.method, figure.title());
             let header: Vec<String> = matrix.protocols.iter().map(|p| p.to_string()).collect();
             page = page.heat(&caption, &header, &matrix.packs.iter().map(row).collect::<Vec<_>>());
         }
@@ -328,7 +340,7 @@ pub(super) fn markdown(runs: &[Run]) -> String {
                 std::iter::once(short(pack, &matrix.packs)).chain(cells).collect()
             };
             let rows: Vec<Vec<String>> = matrix.packs.iter().map(row).collect();
-            let title = format!("{} — gain in {} ({})", matrix.method, figure.title, figure.unit);
+            let title = format!("{} — {}", matrix.method, figure.title());
             table(&mut out, &title, &header, &rows);
         }
         let listed = matrix.listed();
@@ -342,8 +354,8 @@ pub(super) fn markdown(runs: &[Run]) -> String {
             );
         }
     }
-    let counts: Vec<Vec<String>> = matrices.iter().map(Matrix::counts).collect();
-    table(&mut out, "Gain and harm", &COUNTS.map(String::from), &counts);
+    let (header, counts) = filled(&COUNTS, matrices.iter().map(Matrix::counts).collect());
+    table(&mut out, "Gain and harm", &header, &counts);
     let _ = writeln!(out, "\n{EXPLAINED}");
     out
 }
@@ -397,9 +409,16 @@ mod tests {
         runs[3].summary.intervals.nll_change = Interval { low: 0.4, high: 0.6 };
         let (counts, listed) = matrix(&runs);
         assert_eq!(counts, [1, 0, 1]);
-        assert_eq!(listed[0], ["sky · iid", "+0.0", "+0.0", "-0.500 ▼"]);
+        assert_eq!(listed[0], ["sky · iid", "+0.0", "+0.0", "+0.500 ▼"]);
         assert_eq!(listed[1][..2], ["sea · sorted", "-1.0 ▼"]);
-        assert!(markdown(&runs).contains("| ours | 4 |"));
+        let text = markdown(&runs);
+        assert!(
+            text.contains("| ours | 4 |") && text.contains("ours — change in NLL (nats, below 0 is better)")
+        );
+        assert!(
+            !text.contains("worst 300 after garbage") && !text.contains("worst return"),
+            "no row fills them"
+        );
         assert_eq!(markdown(&runs[..1]), "", "one protocol is no matrix");
     }
 

@@ -14,9 +14,12 @@ use crate::plot::{Bars, LineChart, Page, Reliability, ReliabilityBin, Scatter, S
 use crate::refused::notes;
 use crate::run_folder::read_windows;
 use crate::summary::{Cell, Flip, Made, Run, Window, cells};
+use crate::words::counted;
 
 /// Methods drawn along a stream: more lines cannot be told apart.
 const LINES: usize = 6;
+/// Protocols that a page shows open: more are folded.
+const OPEN: usize = 3;
 /// Commands listed at the foot.
 const COMMANDS: usize = 4;
 
@@ -31,10 +34,10 @@ pub fn html(found: &Runs) -> Result<String> {
     let datasets: BTreeSet<&str> = cells.iter().map(|c| c.dataset.as_str()).collect();
     let methods: BTreeSet<&str> = cells.iter().map(|c| c.method.as_str()).collect();
     let mut page = Page::new("Test-time adaptation: evaluation").lead(&format!(
-        "{} runs: {} methods on {} datasets. Every figure stands beside the frozen model's on the same samples.",
-        runs.len(),
-        methods.len(),
-        datasets.len()
+        "{}: {} on {}. Every figure stands beside the frozen model's on the same samples.",
+        counted(runs.len(), "run"),
+        counted(methods.len(), "method"),
+        counted(datasets.len(), "dataset")
     ));
     for reason in &found.unreadable {
         page = page.note(&format!("Left out: {reason}"));
@@ -47,8 +50,11 @@ pub fn html(found: &Runs) -> Result<String> {
         page = page.note(&format!("Without a run: {note}"));
     }
     let streams = Streams { runs: &runs, folders: &folders, looks: &looks };
-    for grid in Grid::all(&cells, &ties, &refused) {
-        page = page.fold(&format!("Protocol {}", grid.protocol));
+    let grids = Grid::all(&cells, &ties, &refused);
+    let few = grids.len() <= OPEN;
+    for grid in grids {
+        let title = format!("Protocol {}", grid.protocol);
+        page = if few { page.fold_open(&title) } else { page.fold(&title) };
         for figure in &FIGURES {
             let FigureTable { header, rows } = grid.table(figure);
             let row = |(method, figures): (String, Vec<Shown>)| {
@@ -89,7 +95,8 @@ fn foot(runs: &[Run]) -> Vec<String> {
     commands.sort_by_key(|(_, (n, _))| std::cmp::Reverse(*n));
     for ((command, version, built, machine), (n, date)) in commands.iter().take(COMMANDS) {
         let built = if built.is_empty() { String::new() } else { format!(" of {built}") };
-        lines.push(format!("{n} run(s): {command} · ultta {version}{built} · until {date} · {machine}"));
+        let runs = counted(*n, "run");
+        lines.push(format!("{runs}: {command} · ultta {version}{built} · until {date} · {machine}"));
     }
     if commands.len() > COMMANDS {
         lines.push(format!(
@@ -175,7 +182,8 @@ fn cost(grid: &Grid<'_>, looks: &[(&str, usize)]) -> String {
         }
         let mean =
             |value: &dyn Fn(&Cell) -> f64| cells.iter().map(|c| value(c)).sum::<f64>() / cells.len() as f64;
-        let micros = mean(&|c| 1e6 / c.samples_per_second.mean.max(1e-9));
+        let clock = |c: &Cell| 1e6 / c.samples_per_second.mean.max(1e-9);
+        let micros = mean(&|c| c.all.get("timing.cpu_us").map_or_else(|| clock(c), |us| us.mean));
         let gain = mean(&|c| 100.0 * (c.top1.mean - c.zero_shot_top1.mean));
         let series = Series::new("", vec![(micros, gain)]).colour(colour(looks, method));
         chart = chart.series(series, vec![method.to_string()]);

@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use super::compare::{Difference, difference, same_streams};
+use super::grid::filled;
 use crate::method::{is_baseline, is_own};
 use crate::plot::{Bars, Page, Scatter, Series, Table};
 use crate::summary::{Facts, Run, tail};
+use crate::words::counted;
 
 /// A cell loses if its top-1 is more points below zero-shot's, and the interval of the difference leaves out 0.
 const TOLERANCE: f64 = 0.5;
@@ -20,6 +22,9 @@ pub(super) struct Ranked<'a> {
     /// Mean over streams, with its 95 % interval.
     pub gain: f64,
     interval: (f64, f64),
+    /// Mean changes of ECE (points) and NLL (nats) over streams: below 0 is better.
+    ece: f64,
+    nll: f64,
     /// Mean over the worst tenth of all runs.
     tail: f64,
     best: (f64, String),
@@ -75,10 +80,12 @@ impl<'a> Overview<'a> {
         self.methods.iter().find(|m| m.cells == self.cells && !is_baseline(m.method))
     }
 
-    const HEADER: [&'static str; 11] = [
+    const HEADER: [&'static str; 13] = [
         "method",
         "mean gain",
         "95 % interval",
+        "ECE change",
+        "NLL change",
         "worst tenth",
         "streams that lose",
         "to the best",
@@ -89,8 +96,8 @@ impl<'a> Overview<'a> {
         "sees, needs, keeps",
     ];
 
-    /// The ranking, a heading before each group of equals.
-    fn rows(&self) -> Vec<Vec<String>> {
+    /// Header and rows of the ranking, a heading before each group of equals.
+    fn table(&self) -> (Vec<String>, Vec<Vec<String>>) {
         let mut groups: BTreeMap<(usize, &str), Vec<&Ranked<'_>>> = BTreeMap::new();
         for method in &self.methods {
             groups.entry(group(&method.facts)).or_default().push(method);
@@ -100,18 +107,21 @@ impl<'a> Overview<'a> {
             rows.push(vec![title.to_string()]);
             rows.extend(methods.into_iter().map(|m| m.row(self.cells)));
         }
-        rows
+        filled(&Self::HEADER, rows)
     }
 
     fn explained(&self) -> String {
         format!(
-            "Points of top-1 over zero-shot on the same samples: the mean over {} stream(s), {} dataset(s) under {} \
-             protocol(s). Intervals are paired bootstraps over samples. A stream loses if its top-1 is more than \
+            "Points of top-1 over zero-shot on the same samples: the mean over {}, {} under {}. \
+             ECE (points) and NLL (nats) are changes against zero-shot, below 0 is better. Intervals are paired bootstraps over samples. A stream loses if its top-1 is more than \
              {TOLERANCE} points below zero-shot's and the interval leaves out 0. Worst tenth: of all runs. To the best: the difference to the best \
              method that ran on every stream, on the streams both ran on; ≈ where chance alone explains it (5 %). µs: the mean \
-             time of a sample in the method's own steps; state: the largest it had to keep. Methods \
+             processor time of a sample in the method's own steps (by the clock where the system does not tell, and for methods \
+             of several threads); state: the largest it had to keep. Methods \
              are grouped by what they are allowed to see, so that equals stand beside equals.",
-            self.cells, self.datasets, self.protocols
+            counted(self.cells, "stream"),
+            counted(self.datasets, "dataset"),
+            counted(self.protocols, "protocol")
         )
     }
 
@@ -128,17 +138,16 @@ impl<'a> Overview<'a> {
                 ),
                 (format!("{:+.1}", best.tail), "points in the worst tenth of its runs".into()),
             ]);
-            page = page.text(&format!(
-                "Best stream of {}: {} ({:+.1}); worst: {} ({:+.1}).",
-                best.method, best.best.1, best.best.0, best.worst.1, best.worst.0
-            ));
+            if self.cells > 1 {
+                page = page.text(&format!(
+                    "Best stream of {}: {} ({:+.1}); worst: {} ({:+.1}).",
+                    best.method, best.best.1, best.best.0, best.worst.1, best.worst.0
+                ));
+            }
         }
+        let (header, rows) = self.table();
         page.text(&self.explained())
-            .table(&Table {
-                caption: "All methods over all streams".into(),
-                header: Self::HEADER.map(String::from).to_vec(),
-                rows: self.rows(),
-            })
+            .table(&Table { caption: "All methods over all streams".into(), header, rows })
             .figures(self.figures().into_iter().map(|(_, svg)| svg).collect())
     }
 
@@ -168,11 +177,12 @@ impl<'a> Overview<'a> {
     /// The overview as Markdown.
     pub fn markdown(&self) -> String {
         let mut out = format!("\n**Summary**\n\n{}\n\n", self.explained());
-        let _ = writeln!(out, "| {} |\n|{}", Self::HEADER.join(" | "), "---|".repeat(Self::HEADER.len()));
-        for row in self.rows() {
+        let (header, rows) = self.table();
+        let _ = writeln!(out, "| {} |\n|{}", header.join(" | "), "---|".repeat(header.len()));
+        for row in rows {
             match &row[..] {
                 [title] => {
-                    let _ = writeln!(out, "| *{title}* |{}", " |".repeat(Self::HEADER.len() - 1));
+                    let _ = writeln!(out, "| *{title}* |{}", " |".repeat(header.len() - 1));
                 }
                 row => {
                     let _ = writeln!(out, "| {} |", row.join(" | "));
@@ -196,7 +206,10 @@ impl<'a> Ranked<'a> {
         // Seeds and protocols order the same samples anew: ends of intervals are averaged; packs add in squares.
         let mut packs: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
         let (mut losing, mut all) = (0, Vec::new());
+        let (mut ece, mut nll) = (0.0, 0.0);
         for ((dataset, protocol), runs) in &streams {
+            ece += 100.0 * mean(runs, &|r| r.summary.quality.ece - r.summary.zero_shot.ece);
+            nll += mean(runs, &|r| r.summary.quality.nll - r.summary.zero_shot.nll);
             let own = mean(runs, &gain);
             let low = own - mean(runs, &|r| 100.0 * r.summary.intervals.gain.low);
             let high = mean(runs, &|r| 100.0 * r.summary.intervals.gain.high) - own;
@@ -211,7 +224,7 @@ impl<'a> Ranked<'a> {
         let wide =
             |side: fn(&(f64, f64)) -> f64| packs.values().map(|p| side(p).powi(2)).sum::<f64>().sqrt() / n;
         let mut each: Vec<f64> = runs.iter().map(|r| gain(r)).collect();
-        let micros = mean(runs, &|r| 1e6 / r.timing.samples_per_second.max(1e-9));
+        let micros = mean(runs, &|r| r.timing.sample_us());
         let bytes = runs.iter().map(|r| r.summary.state_bytes).max().unwrap_or(0);
         Self {
             method,
@@ -219,6 +232,8 @@ impl<'a> Ranked<'a> {
             cells: all.len(),
             gain: total,
             interval: (total - wide(|p| p.0), total + wide(|p| p.1)),
+            ece: ece / n,
+            nll: nll / n,
             tail: tail(&mut each),
             worst: all.first().cloned().unwrap_or_default(),
             best: all.last().cloned().unwrap_or_default(),
@@ -230,7 +245,15 @@ impl<'a> Ranked<'a> {
     }
 
     fn row(&self, cells: usize) -> Vec<String> {
-        let stream = |(gain, name): &(f64, String)| format!("{gain:+.1} {name}");
+        // The best and the worst of one are the mean.
+        let stream = |(gain, name): &(f64, String)| match cells {
+            0 | 1 => String::new(),
+            _ => format!("{gain:+.1} {name}"),
+        };
+        // A change that rounds to nothing has no sign.
+        let plain = |text: String| {
+            if text.trim_matches(['-', '0', '.']).is_empty() { text.replace('-', "+") } else { text }
+        };
         let to_best = match &self.to_best {
             None => "–".into(),
             Some(d) => {
@@ -246,6 +269,8 @@ impl<'a> Ranked<'a> {
             method,
             format!("{:+.2}", self.gain),
             format!("{:+.2} to {:+.2}", self.interval.0, self.interval.1),
+            plain(format!("{:+.1}", self.ece)),
+            plain(format!("{:+.3}", self.nll)),
             format!("{:+.1}", self.tail),
             format!("{} of {}", self.losing, self.cells),
             to_best,

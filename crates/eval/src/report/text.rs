@@ -71,15 +71,15 @@ fn costs(runs: &[Run]) -> String {
         for (method, runs) in &methods {
             let cost = |value: fn(&Cost) -> f64| mean(runs, &|r| r.summary.cost.as_ref().map_or(0.0, value));
             let (f, m, p) = (mean(runs, &flops), mean(runs, &ms), mean(runs, &peak));
+            let operations = if f > 0.0 { format!("{f:.2}{}", times(f, &flops)) } else { "–".into() };
             let collapsed = runs.iter().filter(|r| r.summary.stability.collapsed).count();
             let _ = writeln!(
                 out,
-                "| {method} | {} | {:.2} | {:.2} | {:.2} | {f:.2}{} | {m:.3}{} | {p:.0}{} | {} | {:.3} |",
+                "| {method} | {} | {:.2} | {:.2} | {:.2} | {operations} | {m:.3}{} | {p:.0}{} | {} | {:.3} |",
                 cost(|c| c.parameters as f64),
                 cost(|c| c.forwards),
                 cost(|c| c.backwards),
                 cost(|c| c.texts),
-                times(f, &flops),
                 times(m, &ms),
                 times(p, &peak),
                 if collapsed > 0 { format!("yes ({collapsed} of {})", runs.len()) } else { "no".into() },

@@ -11,6 +11,7 @@ use crate::dataset::{Dataset, Heads, find};
 use crate::method::each_once;
 use crate::plan::{Plan, Progress};
 use crate::summary::cells;
+use crate::words::counted;
 
 /// A battery by name.
 pub struct Battery {
@@ -269,9 +270,9 @@ impl Run<'_> {
         }
         let _ = writeln!(
             out,
-            "\nOurs: shuffled streams, {} seed(s), one configuration per method. Published figures are the papers' own, \
+            "\nOurs: shuffled streams, {}, one configuration per method. Published figures are the papers' own, \
              often with settings chosen per dataset, other templates or views.",
-            self.seeds.len()
+            counted(self.seeds.len(), "seed")
         );
         Ok(out)
     }

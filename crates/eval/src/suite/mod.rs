@@ -16,6 +16,7 @@ use crate::pack::Pack;
 use crate::plan::{Plan, Progress};
 use crate::protocol::Protocol;
 use crate::summary::{Run, Summary};
+use crate::words::counted;
 
 pub mod batteries;
 mod published;
@@ -252,9 +253,10 @@ impl Suite<'_> {
             let rows: usize = packs.iter().map(|d| d.pack.rows()).sum();
             let (classes, rows) = match packs.first() {
                 None => ("absent".to_string(), (self.absent)(entry)),
-                Some(first) => {
-                    (first.head.n_classes().to_string(), format!("{rows} in {} pack(s)", packs.len()))
-                }
+                Some(first) => (
+                    first.head.n_classes().to_string(),
+                    format!("{rows} in {}", counted(packs.len(), "pack")),
+                ),
             };
             let paper = (entry.classes.to_string(), entry.images.to_string());
             line(&mut out, &[entry.name.into(), entry.shift.into(), paper.0, classes, paper.1, rows]);

@@ -57,7 +57,7 @@ impl Gain {
         self.cells.iter().map(value).sum::<f64>() / self.cells.len().max(1) as f64
     }
 
-    /// Mean gains in top-1, ECE (points) and NLL, and the worst cell's in top-1.
+    /// The mean gain in top-1 (points), the mean changes of ECE (points) and NLL, and the worst cell's gain in top-1.
     fn columns(&self) -> [String; 4] {
         if self.cells.is_empty() {
             return ["–"; 4].map(String::from);
@@ -65,15 +65,15 @@ impl Gain {
         let worst = self.cells.iter().map(|cell| cell.top1).fold(f64::INFINITY, f64::min);
         [
             format!("{:+.2}", self.mean(|cell| cell.top1)),
-            format!("{:+.2}", self.mean(|cell| cell.ece)),
-            format!("{:+.3}", self.mean(|cell| cell.nll)),
+            format!("{:+.2}", self.mean(|cell| 0.0 - cell.ece)),
+            format!("{:+.3}", self.mean(|cell| 0.0 - cell.nll)),
             format!("{worst:+.2}"),
         ]
     }
 }
 
 impl Tuned {
-    /// A line per fold: gains where the settings were fitted and on what was left out, each beside those at the start;
+    /// A line per fold: changes against zero-shot where the settings were fitted and on what was left out, each beside those at the start;
     /// first what was left out, all folds together.
     pub fn table(&self) -> String {
         let mut out = String::from(
@@ -127,7 +127,8 @@ impl Tuned {
         };
         let comment = format!(
             "Settings of {} learnt from labelled packs ({} settings tried for each fold).\n\n{made}\n\n{changed}\n\n\
-             Gains over zero-shot, means over cells (a pack under a protocol): top-1 and ECE in points, NLL in nats.\n\
+             Changes against zero-shot, means over cells (a pack under a protocol): top-1 and ECE in points, NLL in nats;\n\
+             below 0 is better for ECE and NLL.\n\
              What was left out is the claim; what was fitted is fitted.\n\n{}",
             fold.method.name,
             self.trials,

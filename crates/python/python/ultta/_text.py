@@ -33,10 +33,10 @@ def checked(
     >>> checked("cat", None)
     Traceback (most recent call last):
     ...
-    TypeError: classes: expected a list of names, got the text 'cat'
+    TypeError: classes: expected a list of class names, got one str; did you mean .split()?
     """
     if isinstance(classes, str):
-        raise TypeError(f"classes: expected a list of names, got the text {classes!r}")
+        raise TypeError("classes: expected a list of class names, got one str; did you mean .split()?")
     if templates is None:
         chosen = list(DEFAULT_TEMPLATES)
     else:
