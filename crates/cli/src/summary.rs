@@ -309,7 +309,7 @@ fn in_words(health: &Health) -> &'static str {
         }
         (_, true, true) => "it uses how often classes occur and what they look like here",
         (_, true, false) => "so far it learnt how often classes occur; what they look like is not used yet",
-        (_, false, true) => "it uses what classes look like here; how often they occur is not used",
+        (_, false, true) => "it uses what classes look like here; how often they occur changes nothing so far",
         (_, false, false) if health.flips > 0 => "what it learnt from the stream changes some answers",
         (_, false, false) => "nothing that it learnt from the stream changes an answer so far",
     }

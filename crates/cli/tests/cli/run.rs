@@ -90,7 +90,7 @@ fn the_summary_is_plain_unless_figures_are_asked_for() {
         text.lines().filter(|line| known.iter().any(|start| line.starts_with(start))).count()
     };
     assert_eq!(said(&plain), 1, "{plain}");
-    for jargon in ["prior KL", "tau", "evidence weight", "scenes", "admitted"] {
+    for jargon in ["prior KL", "tau ", "evidence weight", "scenes", "admitted"] {
         assert!(!plain.contains(jargon), "{jargon}: {plain}");
     }
     let verbose = folder.run(&["--shuffle", "0", "--verbose"]).success().stdout;
@@ -160,7 +160,7 @@ fn a_prediction_row_is_as_documented() {
     let text = folder.read("p.jsonl");
     let line = text.lines().next().unwrap();
     let plain = ["id", "label", "class", "prob", "prob_pred", "zero_shot"];
-    let keys = [&plain[..], &["admitted", "unknown", "scene", "begins_scene"]].concat();
+    let keys = [&plain[..], &["admitted", "unknown", "scene", "begins_scene", "sample"]].concat();
     let places: Vec<usize> = keys.iter().map(|k| line.find(&format!("\"{k}\":")).unwrap()).collect();
     assert!(places.is_sorted(), "{line}");
     let rows = rows(&text);
