@@ -220,9 +220,10 @@ impl Summary {
             0 => "without labels".to_string(),
             n => format!("with {n} labels"),
         };
-        let rough = match self.estimate.rough {
-            true => format!("; rough: {} dimensions are too few for the correction", self.dim),
-            false => String::new(),
+        let rough = if self.estimate.rough {
+            format!("; rough: {} dimensions are too few for the correction", self.dim)
+        } else {
+            String::new()
         };
         writeln!(
             out,
@@ -309,7 +310,9 @@ fn in_words(health: &Health) -> &'static str {
         }
         (_, true, true) => "it uses how often classes occur and what they look like here",
         (_, true, false) => "so far it learnt how often classes occur; what they look like is not used yet",
-        (_, false, true) => "it uses what classes look like here; how often they occur changes nothing so far",
+        (_, false, true) => {
+            "it uses what classes look like here; how often they occur changes nothing so far"
+        }
         (_, false, false) if health.flips > 0 => "what it learnt from the stream changes some answers",
         (_, false, false) => "nothing that it learnt from the stream changes an answer so far",
     }

@@ -181,9 +181,10 @@ impl Figure {
     /// What the tables show of it: a gain in top-1, a change in ECE and NLL.
     fn title(&self) -> String {
         let Self { title, unit, .. } = self;
-        match self.higher_is_better {
-            true => format!("gain in {title} ({unit})"),
-            false => format!("change in {title} ({unit}, below 0 is better)"),
+        if self.higher_is_better {
+            format!("gain in {title} ({unit})")
+        } else {
+            format!("change in {title} ({unit}, below 0 is better)")
         }
     }
 
