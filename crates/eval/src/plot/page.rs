@@ -310,6 +310,7 @@ tbody th{font-weight:500;white-space:normal;min-width:8em}
 .figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,440px),1fr));gap:16px;margin:1em 0;align-items:start}
 figure{margin:0;background:var(--card);border:1px solid var(--line);border-radius:8px;padding:8px;max-width:640px}
 figure svg{display:block;width:100%;height:auto}
+@media(max-width:1400px){table{font-size:.82rem}th,td{padding:.32em .36em}.words{min-width:6.4em}}
 @media(max-width:480px){table{font-size:.84rem}th,td{padding:.32em .4em}th:first-child{min-width:6.5em}}
 @page{size:A4 landscape;margin:12mm}
 @media print{figure,tr{break-inside:avoid}nav{display:none}details::details-content{content-visibility:visible;block-size:auto}
