@@ -1,7 +1,7 @@
 //! `ultta classify VIDEO`: frames to answers and a timeline of scenes, live.
 
 use std::fs::File;
-use std::io::{ErrorKind, IsTerminal, Seek, SeekFrom, Write, stdout};
+use std::io::{IsTerminal, Seek, SeekFrom, Write, stdout};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -75,12 +75,7 @@ pub fn source_of(args: &super::Args) -> anyhow::Result<Option<Source>> {
     }
     if let Source::File(path) = &source {
         let opening = |e| ultta_encode::Error::Io { doing: "opening", source: e, path: path.into() };
-        match File::open(path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                return usage(format!("{}: there is no such file", shown(&path)));
-            }
-            opened => opened.map_err(opening)?,
-        };
+        File::open(path).map_err(opening)?;
         if args.video.follow {
             return usage("--follow: for cameras and addresses; a file ends");
         }

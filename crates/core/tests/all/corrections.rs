@@ -12,6 +12,16 @@ fn learnt(world: &World, settings: &[(&str, &str)]) -> Session {
     session
 }
 
+/// A session under a strict guard that was given a hundred labels of one class.
+fn of_one_class(world: &World) -> Session {
+    let strict = [("guard.advanced.concentration", "1.0"), ("guard.advanced.support", "1.0")];
+    let mut session = learnt(world, &strict);
+    for scene in session.kept().iter().rev().step_by(2).take(100) {
+        session.correct(scene.id, 0).unwrap();
+    }
+    session
+}
+
 fn one(z: &[f32]) -> Features<'_> {
     Features::new(z, z.len()).unwrap()
 }
@@ -193,11 +203,7 @@ fn labels_for_what_is_not_kept_are_refused_and_count_for_scenes() {
 #[test]
 fn labels_outlive_the_guard() {
     let world = World::small();
-    let strict = [("guard.advanced.concentration", "1.0"), ("guard.advanced.support", "1.0")];
-    let mut session = learnt(&world, &strict);
-    for scene in session.kept().iter().rev().step_by(2).take(100) {
-        session.correct(scene.id, 0).unwrap();
-    }
+    let mut session = of_one_class(&world);
     let before = session.corrections();
     session.step(&world.rows(600, 12)).unwrap();
     assert!(session.health().guard_fired > 0, "under a strict guard, labels of one class are a collapse");
@@ -209,11 +215,7 @@ fn labels_outlive_the_guard() {
 #[test]
 fn a_label_ends_a_fall_back_to_zero_shot() {
     let world = World::small();
-    let strict = [("guard.advanced.concentration", "1.0"), ("guard.advanced.support", "1.0")];
-    let mut session = learnt(&world, &strict);
-    for scene in session.kept().iter().rev().step_by(2).take(100) {
-        session.correct(scene.id, 0).unwrap();
-    }
+    let mut session = of_one_class(&world);
     let rows = world.rows(2000, 12);
     let fell = (0..2000).step_by(50).any(|first| {
         session.step(&rows.slice(first..first + 50)).unwrap().health.standing == Standing::ZeroShot

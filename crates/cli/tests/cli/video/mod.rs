@@ -307,7 +307,7 @@ fn what_makes_no_sense_is_said() {
     place.run(&["a.mp4", "--follow"]).failure(2, &["--follow", "a file ends"]);
     place.run(&["a.mp4", "--timeline", "t.txt"]).failure(2, &["t.txt", ".csv, .json or .srt"]);
     place.run(&["a.mp4", "--views", "2"]).failure(2, &["--views"]);
-    place.run(&["none.mp4"]).failure(2, &["none.mp4: there is no such file"]);
+    place.run(&["none.mp4"]).failure(2, &["no such file or folder: ", "none.mp4"]);
     assert_eq!(place.run(&["a.mp4", "--fps", "0"]).code, 2);
 }
 
