@@ -240,7 +240,7 @@ impl Guard {
         if again { Verdict::FallBack } else { Verdict::Restore }
     }
 
-    /// Ends a fall back to zero-shot, if there is one: somebody gave a label, which is to count now.
+    /// Ends a fall back to zero-shot, if there is one: enough samples have passed, or somebody gave a label that is to count now.
     pub(crate) fn try_again(&mut self) {
         if self.standing == Standing::ZeroShot {
             self.clear_window();
