@@ -2,11 +2,12 @@
 # Every test of the project: format, lints, Rust tests, documentation, the Python package.
 # Sets up what it needs (crates and Python packages by name); needs the Rust toolchain, git and python3.
 #
-# The crates are compiled twice, not more: once to check (lints, documentation), once to run (tests, wheel). For that,
-# every command here asks for the same features and the same profile.
+# The crates are compiled once, for the lints, the tests, the documentation and the wheel: clippy compiles the project's own crates, as
+# a compiler that also has its opinion, and every command here asks for the same features and the same profile.
 set -euo pipefail
 cd "$(dirname "$0")"
 export CARGO_INCREMENTAL=0
+export RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-Dwarnings
 all=(--workspace --features gradient,nats,parquet)
 
 # Python packages arrive while the compiler works.
@@ -16,14 +17,13 @@ crates/python/test.sh --venv "$venv" &
 packages=$!
 
 cargo fmt --all --check
-cargo clippy "${all[@]}" --all-targets -- -D warnings
-RUSTDOCFLAGS="-D warnings" cargo doc "${all[@]}" --no-deps --quiet
+cargo test "${all[@]}" --all-targets --no-run
 if cargo nextest --version > /dev/null 2>&1; then
     # One more than there are cores: some tests wait rather than compute.
     cargo nextest run "${all[@]}" --test-threads $(($(getconf _NPROCESSORS_ONLN) + 1))
-    cargo test "${all[@]}" --doc
 else
-    cargo test "${all[@]}"
+    cargo test "${all[@]}" --lib --bins --tests --examples
 fi
+RUSTDOC="$PWD/.ci/rustdoc" cargo test "${all[@]}" --doc
 wait "$packages"
 ULTTA_VENV="$venv" crates/python/test.sh
