@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use ultta::{Alarm, AlarmKind, Session};
-use utoipa::ToSchema;
 
 /// Number of alarms that are kept.
 const KEPT: usize = 32;
@@ -23,7 +22,8 @@ const SILENCE_AT_START: Duration = Duration::from_secs(600);
 const PAUSES: u64 = 500;
 
 /// What an alarm tells.
-#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct AlarmView {
     /// When it was raised, in seconds since 1970; absent if that was before the server started.
     pub time: Option<f64>,

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use ultta::internal::Ece;
 use ultta::{Health, Row, Session, Standing};
-use utoipa::ToSchema;
 
 use crate::alarms::{AlarmView, Alarms};
 use crate::story::{ClassPoint, Stories};
@@ -26,7 +25,8 @@ const BINS: usize = 10;
 const LATENCIES: usize = 4096;
 
 /// Where a stream stands.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct Status {
     /// Whether samples teach.
     pub learning: bool,
@@ -43,7 +43,7 @@ pub struct Status {
     /// Bytes of log since the last base state.
     pub log_bytes: u64,
     /// What the session says about itself.
-    #[schema(value_type = Object)]
+    #[cfg_attr(test, schema(value_type = Object))]
     pub health: Health,
     /// Of a shadow: share of rows that it answered as the stream it shadows.
     pub shadow_agreement: Option<f64>,
@@ -60,7 +60,8 @@ pub struct Status {
 }
 
 /// One point of the time axis: about a second of traffic.
-#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct Point {
     /// Seconds since 1970.
     pub time: f64,
@@ -77,10 +78,10 @@ pub struct Point {
     /// Mean probability of the zero-shot answers.
     pub confidence_zero_shot: f64,
     /// Estimated accuracy of recent answers: `top1`, `low`, `high`.
-    #[schema(value_type = Object)]
+    #[cfg_attr(test, schema(value_type = Object))]
     pub estimate: ultta::Estimate,
     /// Estimated accuracy of recent zero-shot answers: `top1`, `low`, `high`.
-    #[schema(value_type = Object)]
+    #[cfg_attr(test, schema(value_type = Object))]
     pub estimate_zero_shot: ultta::Estimate,
     /// Share of the rows that the gate admitted.
     pub admitted: f64,
@@ -103,7 +104,8 @@ pub struct Point {
 }
 
 /// Something that happened to a stream.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct Event {
     /// Seconds since 1970.
     pub time: f64,
@@ -114,7 +116,8 @@ pub struct Event {
 }
 
 /// Answers that labels arrived for, by confidence.
-#[derive(Clone, Debug, Default, Serialize, ToSchema)]
+#[derive(Clone, Debug, Default, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct Reliability {
     /// Labels.
     pub labels: u64,
@@ -127,7 +130,8 @@ pub struct Reliability {
 }
 
 /// A bin of a reliability diagram.
-#[derive(Clone, Copy, Debug, Default, Serialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct Bin {
     /// Labels in the bin.
     pub labels: u64,

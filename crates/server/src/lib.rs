@@ -20,6 +20,8 @@ pub mod body;
 mod clock;
 mod deliver;
 mod descriptors;
+#[cfg(test)]
+mod document;
 mod fleet;
 #[doc(hidden)]
 pub mod fuzz;
@@ -47,7 +49,6 @@ mod stream;
 mod streams;
 mod verdict;
 
-pub use http::openapi;
 pub use listen::{Server, ServerError};
 pub use picture::PictureEncoder;
 pub use settings::{AlarmSettings, Durability, Limits, ServerConfig, ShareSettings, Tokens};

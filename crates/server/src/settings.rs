@@ -4,7 +4,6 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use crate::api::MOST_ENTRIES;
 pub use share::ShareSettings;
@@ -12,7 +11,8 @@ pub use share::ShareSettings;
 mod share;
 
 /// When an answer may be given, relative to the log reaching the disk.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Durability {
     /// The log is written before the answer and synced to the disk every `sync_interval_ms`. A killed process loses
@@ -205,7 +205,8 @@ impl std::fmt::Debug for AlarmSettings {
 }
 
 /// Bounds on what a request may ask for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
     /// Bytes of a request body.

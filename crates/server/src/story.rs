@@ -4,7 +4,6 @@
 
 use serde::Serialize;
 use ultta::ClassDrift;
-use utoipa::ToSchema;
 
 /// Points that are kept, at most.
 const POINTS: usize = 64;
@@ -12,7 +11,8 @@ const POINTS: usize = 64;
 const SPACING: f64 = 5.0;
 
 /// One class at one time.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct ClassPoint {
     /// Seconds since 1970.
     pub time: f64,

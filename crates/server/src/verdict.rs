@@ -3,7 +3,6 @@
 
 use serde::Serialize;
 use ultta::Standing;
-use utoipa::ToSchema;
 
 use crate::alarms::AlarmView;
 use crate::board::Status;
@@ -12,7 +11,8 @@ use crate::board::Status;
 const FIRST_SCENES: u64 = 220;
 
 /// How a stream is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
     /// Nothing is to be done.
@@ -24,7 +24,8 @@ pub enum Level {
 }
 
 /// The verdict on a stream.
-#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct Verdict {
     /// `well`, `watch` or `act`.
     pub level: Level,

@@ -7,18 +7,18 @@ use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use ultta::Head;
 use ultta_formats::Id;
-use utoipa::{IntoParams, ToSchema};
 
 use super::Matrix;
 use super::bounded::{list, optional_list};
 use crate::job::{Answers, Extent};
 
 /// Rows to classify, as JSON.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ClassifyRequest {
     /// Image features: a list of rows, all of the head's dimension and unit length.
-    #[schema(value_type = Vec<Vec<f32>>)]
+    #[cfg_attr(test, schema(value_type = Vec<Vec<f32>>))]
     pub features: Matrix,
     /// `false` for rows that must not teach: one for all rows, or one per row.
     #[serde(default)]
@@ -28,11 +28,11 @@ pub struct ClassifyRequest {
     pub times: Option<Vec<f64>>,
     /// Extra views of each row, for methods that need views: per row a list of feature rows.
     #[serde(default, deserialize_with = "optional_list")]
-    #[schema(value_type = Option<Vec<Vec<Vec<f32>>>>)]
+    #[cfg_attr(test, schema(value_type = Option<Vec<Vec<Vec<f32>>>>))]
     pub views: Option<Vec<Matrix>>,
     /// Your own names for the rows, echoed as `ref`: numbers or strings.
     #[serde(default, deserialize_with = "optional_list")]
-    #[schema(value_type = Option<Vec<Object>>)]
+    #[cfg_attr(test, schema(value_type = Option<Vec<Object>>))]
     pub refs: Option<Vec<Id>>,
     /// Add this many of the best classes.
     #[serde(default)]
@@ -49,7 +49,8 @@ pub struct ClassifyRequest {
 }
 
 /// One mark for all rows, or one per row.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(untagged)]
 pub enum Learn {
     /// One mark for all rows.
@@ -83,9 +84,10 @@ impl<'de> Visitor<'de> for LearnVisitor {
 }
 
 /// What an answer holds, for bodies that cannot say it themselves.
-#[derive(Clone, Copy, Debug, Default, Deserialize, IntoParams)]
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(utoipa::IntoParams))]
 #[serde(default, deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
+#[cfg_attr(test, into_params(parameter_in = Query))]
 pub struct ClassifyQuery {
     /// Add this many of the best classes.
     pub top: Option<u32>,
@@ -109,7 +111,8 @@ impl ClassifyQuery {
 }
 
 /// Answers.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct ClassifyResponse<'a> {
     /// The stream that answered.
     pub stream: &'a str,
@@ -125,13 +128,14 @@ pub struct ClassifyResponse<'a> {
 }
 
 /// The answer for a row.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct RowAnswer<'a> {
     /// The sample's id, for feedback; none where nothing was logged.
     pub id: Option<u64>,
     /// Your own name for the row.
     #[serde(rename = "ref", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
+    #[cfg_attr(test, schema(value_type = Option<Object>))]
     pub reference: Option<Id>,
     /// The class answered.
     pub label: usize,
@@ -167,7 +171,8 @@ pub struct RowAnswer<'a> {
 }
 
 /// The frozen model's answer.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct ZeroShot<'a> {
     /// The class.
     pub label: usize,
@@ -178,7 +183,8 @@ pub struct ZeroShot<'a> {
 }
 
 /// One of the best classes.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct Top<'a> {
     /// The class.
     pub label: usize,
@@ -236,16 +242,18 @@ pub fn row_answers<'a>(
 }
 
 /// Pictures as files of a form; fields without a file are ignored.
-#[derive(Debug, ToSchema)]
+#[derive(Debug)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[allow(dead_code)]
 pub struct PicturesForm {
     /// Any number of files, under any names.
-    #[schema(value_type = Vec<String>, format = Binary)]
+    #[cfg_attr(test, schema(value_type = Vec<String>, format = Binary))]
     pictures: Vec<Vec<u8>>,
 }
 
 /// Pictures as JSON.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PicturesRequest {
     /// Whole picture files, base64.
@@ -253,7 +261,7 @@ pub struct PicturesRequest {
     pub pictures: Vec<String>,
     /// Your own names for the pictures, echoed as `ref`.
     #[serde(default, deserialize_with = "optional_list")]
-    #[schema(value_type = Option<Vec<Object>>)]
+    #[cfg_attr(test, schema(value_type = Option<Vec<Object>>))]
     pub refs: Option<Vec<Id>>,
     /// Add this many of the best classes.
     #[serde(default)]
@@ -267,7 +275,8 @@ pub struct PicturesRequest {
 }
 
 /// Delayed labels.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct FeedbackRequest {
     /// The labels.
@@ -280,7 +289,8 @@ pub struct FeedbackRequest {
 }
 
 /// One delayed label: the class by index or by name.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct FeedbackLabel {
     /// The sample's id, as answered.
@@ -294,7 +304,8 @@ pub struct FeedbackLabel {
 }
 
 /// What became of labels.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct FeedbackResponse {
     /// One outcome per label, in order.
     pub outcomes: Vec<FeedbackOutcome>,
@@ -303,7 +314,8 @@ pub struct FeedbackResponse {
 }
 
 /// The samples that labels can still be for.
-#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct Remembered {
     /// Number of samples that can be labelled now.
     pub samples: usize,
@@ -318,7 +330,8 @@ pub struct Remembered {
 }
 
 /// What became of a label.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct FeedbackOutcome {
     /// The sample's id.
     pub id: u64,

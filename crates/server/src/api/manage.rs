@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use super::Matrix;
 use super::bounded::{Setting, list, settings};
@@ -14,7 +13,8 @@ use crate::story::ClassPoint;
 use crate::verdict::Verdict;
 
 /// A new stream. The head comes from exactly one of `head`, `head_base64` and `head_of`.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CreateStream {
     /// 1 to 64 letters, digits, '-', '_' or '.'.
@@ -39,7 +39,7 @@ pub struct CreateStream {
     pub preset: Option<String>,
     /// Single settings by dotted key.
     #[serde(default, deserialize_with = "settings")]
-    #[schema(value_type = Option<Object>)]
+    #[cfg_attr(test, schema(value_type = Option<Object>))]
     pub settings: Option<BTreeMap<String, Setting>>,
     /// `interval` or `sync`; the server's own if not given.
     #[serde(default)]
@@ -50,11 +50,12 @@ pub struct CreateStream {
 }
 
 /// A head, written out.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct HeadBody {
     /// One unit row per class.
-    #[schema(value_type = Vec<Vec<f32>>)]
+    #[cfg_attr(test, schema(value_type = Vec<Vec<f32>>))]
     pub prototypes: Matrix,
     /// Class names, in label order.
     #[serde(deserialize_with = "list")]
@@ -64,7 +65,8 @@ pub struct HeadBody {
 }
 
 /// A second stream beside another. Without method and settings it has those of the first, and its state.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CloneStream {
     /// Name of the new stream.
@@ -83,7 +85,7 @@ pub struct CloneStream {
     pub preset: Option<String>,
     /// Single settings by dotted key.
     #[serde(default, deserialize_with = "settings")]
-    #[schema(value_type = Option<Object>)]
+    #[cfg_attr(test, schema(value_type = Option<Object>))]
     pub settings: Option<BTreeMap<String, Setting>>,
     /// `interval` or `sync`; the server's own if not given.
     #[serde(default)]
@@ -91,7 +93,8 @@ pub struct CloneStream {
 }
 
 /// A snapshot to make.
-#[derive(Debug, Default, Deserialize, ToSchema)]
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SnapshotRequest {
     /// Its label; the number of samples seen if not given.
@@ -100,7 +103,8 @@ pub struct SnapshotRequest {
 }
 
 /// A snapshot to return to.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RollbackRequest {
     /// Its label.
@@ -108,7 +112,8 @@ pub struct RollbackRequest {
 }
 
 /// A stream of this server whose evidence is added.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct MergeRequest {
     /// Its name.
@@ -116,7 +121,8 @@ pub struct MergeRequest {
 }
 
 /// A stream.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct StreamView {
     /// Its name.
     pub name: String,
@@ -153,7 +159,8 @@ pub struct StreamView {
 }
 
 /// A stream with its settings.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct StreamDetail {
     #[serde(flatten)]
     #[allow(missing_docs)]
@@ -169,7 +176,8 @@ pub struct StreamDetail {
 }
 
 /// All streams.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct StreamList {
     /// By name.
     pub streams: Vec<StreamView>,
@@ -179,7 +187,8 @@ pub struct StreamList {
 }
 
 /// One class of a stream.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct ClassView<'a> {
     /// Index.
     pub label: usize,
@@ -196,15 +205,16 @@ pub struct ClassView<'a> {
     /// Mean calibrated probability of its recent answers; absent if there are none.
     pub confidence: Option<f64>,
     /// Share of the answers naming it that are right, by estimate: `top1`, `low`, `high`.
-    #[schema(value_type = Object)]
+    #[cfg_attr(test, schema(value_type = Object))]
     pub estimate: ultta::Estimate,
     /// Share of the zero-shot answers naming it that are right, by estimate: `top1`, `low`, `high`.
-    #[schema(value_type = Object)]
+    #[cfg_attr(test, schema(value_type = Object))]
     pub estimate_zero_shot: ultta::Estimate,
 }
 
 /// All classes of a stream, in label order.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct ClassList<'a> {
     /// Samples that the state shown here had seen.
     pub as_of: u64,
@@ -215,7 +225,8 @@ pub struct ClassList<'a> {
 }
 
 /// The recent past of a stream.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct History {
     /// About one a second while there is traffic, oldest first.
     pub points: Vec<Point>,
@@ -224,7 +235,8 @@ pub struct History {
 }
 
 /// The story of a class.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct ClassHistory {
     /// Index.
     pub label: usize,
@@ -235,7 +247,8 @@ pub struct ClassHistory {
 }
 
 /// A snapshot.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct SnapshotView {
     /// Its label.
     pub label: String,
@@ -244,7 +257,8 @@ pub struct SnapshotView {
 }
 
 /// Snapshots of a stream.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct SnapshotList {
     /// By label.
     pub snapshots: Vec<SnapshotView>,

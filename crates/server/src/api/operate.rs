@@ -1,13 +1,13 @@
 //! Why, corrections, what to label next.
 
 use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
 
 use super::FeedbackOutcome;
 use super::bounded::{list, optional_list};
 
 /// What to explain: a row, or an earlier sample by its id.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ExplainRequest {
     /// Features of one row …
@@ -25,7 +25,8 @@ pub struct ExplainRequest {
 }
 
 /// Why a row is answered as it is.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct ExplainResponse<'a> {
     /// The stream that answered.
     pub stream: &'a str,
@@ -58,7 +59,8 @@ pub struct ExplainResponse<'a> {
 }
 
 /// A class of an explanation.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct ExplainedView<'a> {
     /// Index of the class.
     pub label: usize,
@@ -75,7 +77,8 @@ pub struct ExplainedView<'a> {
 }
 
 /// An earlier scene that looks like a row.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct SimilarView<'a> {
     /// Id of its first sample.
     pub id: u64,
@@ -88,7 +91,8 @@ pub struct SimilarView<'a> {
 }
 
 /// Labels that count at once.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CorrectRequest {
     /// The labels.
@@ -100,7 +104,8 @@ pub struct CorrectRequest {
 }
 
 /// A label that counts at once: the class by index or by name, or `withdraw`.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CorrectLabel {
     /// The sample's id, as answered.
@@ -117,7 +122,8 @@ pub struct CorrectLabel {
 }
 
 /// What became of labels that count at once.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct CorrectResponse {
     /// One outcome per label, in order.
     pub outcomes: Vec<FeedbackOutcome>,
@@ -126,16 +132,18 @@ pub struct CorrectResponse {
 }
 
 /// How many samples to suggest.
-#[derive(Clone, Copy, Debug, Default, Deserialize, IntoParams)]
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(utoipa::IntoParams))]
 #[serde(default, deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
+#[cfg_attr(test, into_params(parameter_in = Query))]
 pub struct SuggestQuery {
     /// 20 if not given, 1000 at most.
     pub k: Option<u32>,
 }
 
 /// What to label next.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct SuggestResponse<'a> {
     /// The stream's generation.
     pub generation: u64,
@@ -146,7 +154,8 @@ pub struct SuggestResponse<'a> {
 }
 
 /// A sample whose label would help.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct SuggestionView<'a> {
     /// Its id.
     pub id: u64,
@@ -161,9 +170,10 @@ pub struct SuggestionView<'a> {
 }
 
 /// The format of a file.
-#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[derive(Clone, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(utoipa::IntoParams))]
 #[serde(default, deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
+#[cfg_attr(test, into_params(parameter_in = Query))]
 pub struct LayerQuery {
     /// `onnx` (if not given), `safetensors` or `npz`.
     pub format: Option<String>,

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use utoipa::ToSchema;
 
 use crate::settings::{Durability, Limits};
 
 /// A method.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct MethodView {
     /// Its name.
     pub name: String,
@@ -25,14 +25,16 @@ pub struct MethodView {
 }
 
 /// All methods.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct MethodList {
     /// The methods.
     pub methods: Vec<MethodView>,
 }
 
 /// Settings of the server.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct ConfigView {
     /// Durability of streams that do not choose.
     pub durability: Durability,
@@ -53,7 +55,8 @@ pub struct ConfigView {
 }
 
 /// Health of the server.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct HealthView {
     /// `ok`, or `degraded` while some stream cannot keep what it would learn, or could not be opened.
     pub status: &'static str,

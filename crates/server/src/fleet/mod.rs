@@ -17,7 +17,6 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot, watch};
 use ultta::Delta;
-use utoipa::ToSchema;
 
 use crate::clock::Clock;
 use crate::http::App;
@@ -52,7 +51,8 @@ pub struct Fleet {
 }
 
 /// A group, as this server knows it.
-#[derive(Clone, Debug, Default, Serialize, ToSchema)]
+#[derive(Clone, Debug, Default, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct GroupView {
     /// Its name.
     pub group: String,
@@ -75,7 +75,8 @@ pub struct GroupView {
 }
 
 /// Deltas that went one way.
-#[derive(Clone, Copy, Debug, Default, Serialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct Traffic {
     /// Their number.
     pub deltas: u64,
@@ -84,7 +85,8 @@ pub struct Traffic {
 }
 
 /// A member of a group.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct MemberView {
     /// Its name: the stream's; over a broker the server's name and the stream's.
     pub member: String,
@@ -103,7 +105,8 @@ pub struct MemberView {
 }
 
 /// A stream of this server in its group.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct OwnView {
     /// The stream.
     pub stream: String,
@@ -124,7 +127,8 @@ pub struct OwnView {
 }
 
 /// A delta that was refused.
-#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct Refused {
     /// Whose.
     pub member: String,

@@ -9,8 +9,6 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use ultta::Features;
 use ultta_formats::Id;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use super::lines::answer_lines;
 use crate::answer::Place;
@@ -24,8 +22,9 @@ use crate::routes::{Named, Params, aside, content_type, json, read};
 use crate::samples::{Samples, Views};
 use crate::stream::{Size, Stream, check_views};
 
-pub fn router() -> OpenApiRouter<Arc<App>> {
-    OpenApiRouter::new().routes(routes!(classify)).routes(routes!(predict))
+calls! {
+    "/v1/streams/{stream}/classify": post classify;
+    "/v1/streams/{stream}/predict": post predict;
 }
 
 /// Answer rows and learn from them
@@ -33,10 +32,10 @@ pub fn router() -> OpenApiRouter<Arc<App>> {
 /// Rows are answered in arrival order, each before it teaches. Three kinds of body: `application/json`;
 /// `application/octet-stream` with a safetensors or `.npy` file, for bulk; `application/x-ndjson`, one row a line,
 /// answered line by line while the request is still being sent.
-#[utoipa::path(post, path = "/v1/streams/{stream}/classify", tag = "classify", params(("stream" = String, Path, example = "default"), ClassifyQuery),
+#[cfg_attr(test, utoipa::path(post, path = "/v1/streams/{stream}/classify", tag = "classify", params(("stream" = String, Path, example = "default"), ClassifyQuery),
     request_body(content((ClassifyRequest = "application/json"), (Vec<u8> = "application/octet-stream"), (String = "application/x-ndjson"))),
     responses((status = 200, description = "Answers, in order", content((ClassifyResponse<'_> = "application/json"), (String = "application/x-ndjson"))), Refusals),
-    security((), ("token" = [])))]
+    security((), ("token" = []))))]
 async fn classify(
     State(app): State<Arc<App>>,
     Named(name): Named<String>,
@@ -51,10 +50,10 @@ async fn classify(
 ///
 /// Answered from the published state, which is at most about ten seconds behind, one second while there are readers (`as_of`); never waits for learning.
 /// Takes the same bodies as `classify`.
-#[utoipa::path(post, path = "/v1/streams/{stream}/predict", tag = "classify", params(("stream" = String, Path, example = "default"), ClassifyQuery),
+#[cfg_attr(test, utoipa::path(post, path = "/v1/streams/{stream}/predict", tag = "classify", params(("stream" = String, Path, example = "default"), ClassifyQuery),
     request_body(content((ClassifyRequest = "application/json"), (Vec<u8> = "application/octet-stream"), (String = "application/x-ndjson"))),
     responses((status = 200, description = "Answers, in order", content((ClassifyResponse<'_> = "application/json"), (String = "application/x-ndjson"))), Refusals),
-    security((), ("token" = [])))]
+    security((), ("token" = []))))]
 async fn predict(
     State(app): State<Arc<App>>,
     Named(name): Named<String>,

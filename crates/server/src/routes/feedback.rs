@@ -6,8 +6,6 @@ use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::HeaderMap;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use crate::api::*;
 use crate::http::App;
@@ -16,17 +14,17 @@ use crate::problem::Problem;
 use crate::routes::operate::label_of;
 use crate::routes::{Named, json_body};
 
-pub fn router() -> OpenApiRouter<Arc<App>> {
-    OpenApiRouter::new().routes(routes!(feedback))
+calls! {
+    "/v1/streams/{stream}/feedback": post feedback;
 }
 
 /// Deliver labels of earlier samples
 ///
 /// By the ids of the answers. A method that has a use for labels learns from them, and calibration is reported. Labels may
 /// come late: `remembered` says how many samples they can be for, and since when these were answered.
-#[utoipa::path(post, path = "/v1/streams/{stream}/feedback", tag = "classify", params(("stream" = String, Path, example = "default")),
+#[cfg_attr(test, utoipa::path(post, path = "/v1/streams/{stream}/feedback", tag = "classify", params(("stream" = String, Path, example = "default")),
     request_body = FeedbackRequest, responses((status = 200, description = "What became of each label", body = FeedbackResponse), Refusals),
-    security((), ("token" = [])))]
+    security((), ("token" = []))))]
 async fn feedback(
     State(app): State<Arc<App>>,
     Named(name): Named<String>,

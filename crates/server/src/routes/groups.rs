@@ -7,8 +7,6 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use crate::answer::Place;
 use crate::api::*;
@@ -17,25 +15,24 @@ use crate::http::App;
 use crate::problem::Problem;
 use crate::routes::{Named, json_body};
 
-pub fn router() -> OpenApiRouter<Arc<App>> {
-    OpenApiRouter::new()
-        .routes(routes!(list))
-        .routes(routes!(inspect))
-        .routes(routes!(drop_member))
-        .routes(routes!(snapshot))
-        .routes(routes!(total))
+calls! {
+    "/v1/groups": get list;
+    "/v1/groups/{group}": get inspect;
+    "/v1/groups/{group}/drop": post drop_member;
+    "/v1/groups/{group}/snapshot": post snapshot;
+    "/v1/groups/{group}/state": get total;
 }
 
 /// List the groups that streams of this server are in
-#[utoipa::path(get, path = "/v1/groups", tag = "groups", responses((status = 200, description = "All groups", body = GroupList), Refusals),
-    security((), ("token" = [])))]
+#[cfg_attr(test, utoipa::path(get, path = "/v1/groups", tag = "groups", responses((status = 200, description = "All groups", body = GroupList), Refusals),
+    security((), ("token" = []))))]
 async fn list(State(app): State<Arc<App>>) -> Json<GroupList> {
     Json(GroupList { groups: app.fleet.views() })
 }
 
 /// Inspect a group: members, how far each is, what was refused
-#[utoipa::path(get, path = "/v1/groups/{group}", tag = "groups", params(("group" = String, Path, example = "cameras")),
-    responses((status = 200, description = "The group", body = GroupView), Refusals), security((), ("token" = [])))]
+#[cfg_attr(test, utoipa::path(get, path = "/v1/groups/{group}", tag = "groups", params(("group" = String, Path, example = "cameras")),
+    responses((status = 200, description = "The group", body = GroupView), Refusals), security((), ("token" = []))))]
 async fn inspect(
     State(app): State<Arc<App>>,
     Named(group): Named<String>,
@@ -51,9 +48,9 @@ fn none(group: &str) -> Problem {
 ///
 /// For a camera that was upside down for a week. Its own stream forgets what it learnt, too, and gives again from there on. A name
 /// of a server means all of its streams.
-#[utoipa::path(post, path = "/v1/groups/{group}/drop", tag = "groups", params(("group" = String, Path, example = "cameras")),
+#[cfg_attr(test, utoipa::path(post, path = "/v1/groups/{group}/drop", tag = "groups", params(("group" = String, Path, example = "cameras")),
     request_body = DropRequest, responses((status = 200, description = "Members that were taken out", body = MemberNames), Refusals),
-    security((), ("token" = [])))]
+    security((), ("token" = []))))]
 async fn drop_member(
     State(app): State<Arc<App>>,
     Named(group): Named<String>,
@@ -66,9 +63,9 @@ async fn drop_member(
 }
 
 /// Have the members of this server keep what they gave where newcomers find it
-#[utoipa::path(post, path = "/v1/groups/{group}/snapshot", tag = "groups", params(("group" = String, Path, example = "cameras")),
+#[cfg_attr(test, utoipa::path(post, path = "/v1/groups/{group}/snapshot", tag = "groups", params(("group" = String, Path, example = "cameras")),
     responses((status = 200, description = "Members whose contribution is kept", body = MemberNames), Refusals),
-    security((), ("token" = [])))]
+    security((), ("token" = []))))]
 async fn snapshot(
     State(app): State<Arc<App>>,
     Named(group): Named<String>,
@@ -78,9 +75,9 @@ async fn snapshot(
 }
 
 /// Download all that the group gave, as a stream of this server knows it
-#[utoipa::path(get, path = "/v1/groups/{group}/state", tag = "groups", params(("group" = String, Path, example = "cameras")),
+#[cfg_attr(test, utoipa::path(get, path = "/v1/groups/{group}/state", tag = "groups", params(("group" = String, Path, example = "cameras")),
     responses((status = 200, description = "A delta (safetensors)", body = Vec<u8>, content_type = "application/octet-stream"), Refusals),
-    security((), ("token" = [])))]
+    security((), ("token" = []))))]
 async fn total(State(app): State<Arc<App>>, Named(group): Named<String>) -> Result<Response, Problem> {
     let streams = app.streams.all();
     let stream = streams.iter().find(|stream| stream.meta.group.as_ref() == Some(&group));

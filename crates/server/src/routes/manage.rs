@@ -9,8 +9,6 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use ultta::{Head, State as Learnt};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use crate::answer::Place;
 use crate::api::*;
@@ -21,23 +19,22 @@ use crate::routes::{Named, content_type, json, json_body, read};
 use crate::stream::Stream;
 use crate::streams::{StreamSpec, check_name};
 
-pub fn router() -> OpenApiRouter<Arc<App>> {
-    OpenApiRouter::new()
-        .routes(routes!(list, create))
-        .routes(routes!(inspect, delete))
-        .routes(routes!(reset))
-        .routes(routes!(freeze))
-        .routes(routes!(unfreeze))
-        .routes(routes!(acknowledge))
-        .routes(routes!(snapshots, snapshot))
-        .routes(routes!(remove_snapshot))
-        .routes(routes!(rollback))
-        .routes(routes!(clone))
-        .routes(routes!(merge))
-        .routes(routes!(state))
-        .routes(routes!(classes))
-        .routes(routes!(history))
-        .routes(routes!(story))
+calls! {
+    "/v1/streams": get list, post create;
+    "/v1/streams/{stream}": get inspect, delete delete;
+    "/v1/streams/{stream}/reset": post reset;
+    "/v1/streams/{stream}/freeze": post freeze;
+    "/v1/streams/{stream}/unfreeze": post unfreeze;
+    "/v1/streams/{stream}/acknowledge": post acknowledge;
+    "/v1/streams/{stream}/snapshots": get snapshots, post snapshot;
+    "/v1/streams/{stream}/snapshots/{label}": delete remove_snapshot;
+    "/v1/streams/{stream}/rollback": post rollback;
+    "/v1/streams/{stream}/clone": post clone;
+    "/v1/streams/{stream}/merge": post merge;
+    "/v1/streams/{stream}/state": get state;
+    "/v1/streams/{stream}/classes": get classes;
+    "/v1/streams/{stream}/history": get history;
+    "/v1/streams/{stream}/classes/{label}/history": get story;
 }
 
 fn view(stream: &Stream) -> StreamView {
@@ -62,16 +59,16 @@ fn view(stream: &Stream) -> StreamView {
 }
 
 /// List the streams
-#[utoipa::path(get, path = "/v1/streams", tag = "streams", responses((status = 200, description = "All streams", body = StreamList), Refusals),
-    security((), ("token" = [])))]
+#[cfg_attr(test, utoipa::path(get, path = "/v1/streams", tag = "streams", responses((status = 200, description = "All streams", body = StreamList), Refusals),
+    security((), ("token" = []))))]
 async fn list(State(app): State<Arc<App>>) -> Json<StreamList> {
     let streams = app.streams.all().iter().map(|s| view(s)).collect();
     Json(StreamList { streams, damaged: app.streams.damaged() })
 }
 
 /// Create a stream
-#[utoipa::path(post, path = "/v1/streams", tag = "streams", request_body = CreateStream,
-    responses((status = 201, description = "The stream", body = StreamView), Refusals), security((), ("token" = [])))]
+#[cfg_attr(test, utoipa::path(post, path = "/v1/streams", tag = "streams", request_body = CreateStream,
+    responses((status = 201, description = "The stream", body = StreamView), Refusals), security((), ("token" = []))))]
 async fn create(
     State(app): State<Arc<App>>,
     headers: HeaderMap,
@@ -107,8 +104,8 @@ pub fn spec(
 }
 
 /// Inspect a stream
-#[utoipa::path(get, path = "/v1/streams/{stream}", tag = "streams", params(("stream" = String, Path, example = "default")),
-    responses((status = 200, description = "The stream", body = StreamDetail), Refusals), security((), ("token" = [])))]
+#[cfg_attr(test, utoipa::path(get, path = "/v1/streams/{stream}", tag = "streams", params(("stream" = String, Path, example = "default")),
+    responses((status = 200, description = "The stream", body = StreamDetail), Refusals), security((), ("token" = []))))]
 async fn inspect(
     State(app): State<Arc<App>>,
     Named(name): Named<String>,
@@ -138,8 +135,8 @@ fn warm_up(stream: &Stream) -> Option<String> {
 }
 
 /// Delete a stream and all it has kept
-#[utoipa::path(delete, path = "/v1/streams/{stream}", tag = "streams", params(("stream" = String, Path)),
-    responses((status = 204, description = "It is gone"), Refusals), security((), ("token" = [])))]
+#[cfg_attr(test, utoipa::path(delete, path = "/v1/streams/{stream}", tag = "streams", params(("stream" = String, Path)),
+    responses((status = 204, description = "It is gone"), Refusals), security((), ("token" = []))))]
 async fn delete(State(app): State<Arc<App>>, Named(name): Named<String>) -> Result<StatusCode, Problem> {
     // A deletion runs to its end, whether or not the client waits for it.
     let deletion = tokio::spawn(async move { app.streams.delete(&name).await });
@@ -159,8 +156,8 @@ async fn changed(
 }
 
 /// Back to the start
-#[utoipa::path(post, path = "/v1/streams/{stream}/reset", tag = "streams", params(("stream" = String, Path, example = "default")),
-    responses((status = 200, description = "The stream", body = StreamView), Refusals), security((), ("token" = [])))]
+#[cfg_attr(test, utoipa::path(post, path = "/v1/streams/{stream}/reset", tag = "streams", params(("stream" = String, Path, example = "default")),
+    responses((status = 200, description = "The stream", body = StreamView), Refusals), security((), ("token" = []))))]
 async fn reset(State(app): State<Arc<App>>, Named(name): Named<String>) -> Result<Json<StreamView>, Problem> {
     changed(&app, &name, |owner| owner.reset()).await
 }
@@ -168,8 +165,8 @@ async fn reset(State(app): State<Arc<App>>, Named(name): Named<String>) -> Resul
 /// Stop learning
 ///
 /// Samples are answered and counted, but do not teach.
-#[utoipa::path(post, path = "/v1/streams/{stream}/freeze", tag = "streams", params(("stream" = String, Path, example = "default")),
-    responses((status = 200, description = "The stream", body = StreamView), Refusals), security((), ("token" = [])))]
+#[cfg_attr(test, utoipa::path(post, path = "/v1/streams/{stream}/freeze", tag = "streams", params(("stream" = String, Path, example = "default")),
+    responses((status = 200, description = "The stream", body = StreamView), Refusals), security((), ("token" = []))))]
 async fn freeze(
     State(app): State<Arc<App>>,
     Named(name): Named<String>,
@@ -178,8 +175,8 @@ async fn freeze(
 }
 
 /// Learn again
-#[utoipa::path(post, path = "/v1/streams/{stream}/unfreeze", tag = "streams", params(("stream" = String, Path, example = "default")),
-    responses((status = 200, description = "The stream", body = StreamView), Refusals), security((), ("token" = [])))]
+#[cfg_attr(test, utoipa::path(post, path = "/v1/streams/{stream}/unfreeze", tag = "streams", params(("stream" = String, Path, example = "default")),
+    responses((status = 200, description = "The stream", body = StreamView), Refusals), security((), ("token" = []))))]
 async fn unfreeze(
     State(app): State<Arc<App>>,
     Named(name): Named<String>,
@@ -191,8 +188,8 @@ async fn unfreeze(
 ///
 /// Open alarms are closed. A damaged log costs what lies behind the damage: it is set aside, a new generation of sample
 /// ids begins, and the stream's `damage` says so until this call.
-#[utoipa::path(post, path = "/v1/streams/{stream}/acknowledge", tag = "streams", params(("stream" = String, Path, example = "default")),
-    responses((status = 200, description = "The stream", body = StreamView), Refusals), security((), ("token" = [])))]
+#[cfg_attr(test, utoipa::path(post, path = "/v1/streams/{stream}/acknowledge", tag = "streams", params(("stream" = String, Path, example = "default")),
+    responses((status = 200, description = "The stream", body = StreamView), Refusals), security((), ("token" = []))))]
 async fn acknowledge(
     State(app): State<Arc<App>>,
     Named(name): Named<String>,
@@ -201,8 +198,8 @@ async fn acknowledge(
 }
 
 /// List the snapshots of a stream
-#[utoipa::path(get, path = "/v1/streams/{stream}/snapshots", tag = "streams", params(("stream" = String, Path, example = "default")),
-    responses((status = 200, description = "Snapshots", body = SnapshotList), Refusals), security((), ("token" = [])))]
+#[cfg_attr(test, utoipa::path(get, path = "/v1/streams/{stream}/snapshots", tag = "streams", params(("stream" = String, Path, example = "default")),
+    responses((status = 200, description = "Snapshots", body = SnapshotList), Refusals), security((), ("token" = []))))]
 async fn snapshots(
     State(app): State<Arc<App>>,
     Named(name): Named<String>,
@@ -213,9 +210,9 @@ async fn snapshots(
 }
 
 /// Keep the state under a label
-#[utoipa::path(post, path = "/v1/streams/{stream}/snapshots", tag = "streams", params(("stream" = String, Path, example = "default")),
+#[cfg_attr(test, utoipa::path(post, path = "/v1/streams/{stream}/snapshots", tag = "streams", params(("stream" = String, Path, example = "default")),
     request_body = SnapshotRequest, responses((status = 201, description = "The snapshot", body = SnapshotView), Refusals),
-    security((), ("token" = [])))]
+    security((), ("token" = []))))]
 async fn snapshot(
     State(app): State<Arc<App>>,
     Named(name): Named<String>,
@@ -248,8 +245,8 @@ async fn snapshot(
 }
 
 /// Remove a snapshot
-#[utoipa::path(delete, path = "/v1/streams/{stream}/snapshots/{label}", tag = "streams", params(("stream" = String, Path, example = "default"), ("label" = String, Path)),
-    responses((status = 204, description = "It is gone"), Refusals), security((), ("token" = [])))]
+#[cfg_attr(test, utoipa::path(delete, path = "/v1/streams/{stream}/snapshots/{label}", tag = "streams", params(("stream" = String, Path, example = "default"), ("label" = String, Path)),
+    responses((status = 204, description = "It is gone"), Refusals), security((), ("token" = []))))]
 async fn remove_snapshot(
     State(app): State<Arc<App>>,
     Named((name, label)): Named<(String, String)>,
@@ -261,9 +258,9 @@ async fn remove_snapshot(
 }
 
 /// Return to a snapshot
-#[utoipa::path(post, path = "/v1/streams/{stream}/rollback", tag = "streams", params(("stream" = String, Path, example = "default")),
+#[cfg_attr(test, utoipa::path(post, path = "/v1/streams/{stream}/rollback", tag = "streams", params(("stream" = String, Path, example = "default")),
     request_body = RollbackRequest, responses((status = 200, description = "The stream", body = StreamView), Refusals),
-    security((), ("token" = [])))]
+    security((), ("token" = []))))]
 async fn rollback(
     State(app): State<Arc<App>>,
     Named(name): Named<String>,
@@ -291,9 +288,9 @@ fn find_snapshot(stream: &Stream, label: &str) -> Result<(), Problem> {
 /// Make a second stream from this one
 ///
 /// With the same settings the state is copied, frozen if this one is. As a shadow it is shown the same traffic, and its answers are compared.
-#[utoipa::path(post, path = "/v1/streams/{stream}/clone", tag = "streams", params(("stream" = String, Path, example = "default")),
+#[cfg_attr(test, utoipa::path(post, path = "/v1/streams/{stream}/clone", tag = "streams", params(("stream" = String, Path, example = "default")),
     request_body = CloneStream, responses((status = 201, description = "The new stream", body = StreamView), Refusals),
-    security((), ("token" = [])))]
+    security((), ("token" = []))))]
 async fn clone(
     State(app): State<Arc<App>>,
     Named(name): Named<String>,
@@ -323,9 +320,9 @@ async fn clone(
 ///
 /// JSON names a stream of this server; `application/octet-stream` is a state as `GET …/state` gives it, from any server
 /// with the same head and configuration. Evidence is added by the merge law; windows, prior and temperatures restart.
-#[utoipa::path(post, path = "/v1/streams/{stream}/merge", tag = "streams", params(("stream" = String, Path, example = "default")),
+#[cfg_attr(test, utoipa::path(post, path = "/v1/streams/{stream}/merge", tag = "streams", params(("stream" = String, Path, example = "default")),
     request_body(content((MergeRequest = "application/json"), (Vec<u8> = "application/octet-stream"))),
-    responses((status = 200, description = "The stream", body = StreamView), Refusals), security((), ("token" = [])))]
+    responses((status = 200, description = "The stream", body = StreamView), Refusals), security((), ("token" = []))))]
 async fn merge(
     State(app): State<Arc<App>>,
     Named(name): Named<String>,
@@ -363,9 +360,9 @@ async fn merge(
 /// Download the state
 ///
 /// A state file (safetensors), for `merge` on another server or `ultta run --load-state`.
-#[utoipa::path(get, path = "/v1/streams/{stream}/state", tag = "streams", params(("stream" = String, Path, example = "default")),
+#[cfg_attr(test, utoipa::path(get, path = "/v1/streams/{stream}/state", tag = "streams", params(("stream" = String, Path, example = "default")),
     responses((status = 200, description = "The state", body = Vec<u8>, content_type = "application/octet-stream"), Refusals),
-    security((), ("token" = [])))]
+    security((), ("token" = []))))]
 async fn state(State(app): State<Arc<App>>, Named(name): Named<String>) -> Result<Response, Problem> {
     let stream = app.streams.get(&name)?;
     let state = stream.control(|owner| Ok(owner.state())).await?;
@@ -375,8 +372,8 @@ async fn state(State(app): State<Arc<App>>, Named(name): Named<String>) -> Resul
 }
 
 /// Classes: drift, prior, recent mix
-#[utoipa::path(get, path = "/v1/streams/{stream}/classes", tag = "streams", params(("stream" = String, Path, example = "default")),
-    responses((status = 200, description = "All classes", body = ClassList<'_>), Refusals), security((), ("token" = [])))]
+#[cfg_attr(test, utoipa::path(get, path = "/v1/streams/{stream}/classes", tag = "streams", params(("stream" = String, Path, example = "default")),
+    responses((status = 200, description = "All classes", body = ClassList<'_>), Refusals), security((), ("token" = []))))]
 async fn classes(State(app): State<Arc<App>>, Named(name): Named<String>) -> Result<Response, Problem> {
     let stream = app.streams.get(&name)?;
     let (session, _) = stream.published();
@@ -409,17 +406,17 @@ async fn classes(State(app): State<Arc<App>>, Named(name): Named<String>) -> Res
 }
 
 /// The recent past: time axis and events
-#[utoipa::path(get, path = "/v1/streams/{stream}/history", tag = "streams", params(("stream" = String, Path, example = "default")),
-    responses((status = 200, description = "Points and events", body = History), Refusals), security((), ("token" = [])))]
+#[cfg_attr(test, utoipa::path(get, path = "/v1/streams/{stream}/history", tag = "streams", params(("stream" = String, Path, example = "default")),
+    responses((status = 200, description = "Points and events", body = History), Refusals), security((), ("token" = []))))]
 async fn history(State(app): State<Arc<App>>, Named(name): Named<String>) -> Result<Json<History>, Problem> {
     let (points, events) = app.streams.get(&name)?.board.history(app.streams.clock.now());
     Ok(Json(History { points, events }))
 }
 
 /// The story of a class: its mix, drift and confidence along the stream
-#[utoipa::path(get, path = "/v1/streams/{stream}/classes/{label}/history", tag = "streams",
+#[cfg_attr(test, utoipa::path(get, path = "/v1/streams/{stream}/classes/{label}/history", tag = "streams",
     params(("stream" = String, Path, example = "default"), ("label" = usize, Path, example = 0)),
-    responses((status = 200, description = "Points", body = ClassHistory), Refusals), security((), ("token" = [])))]
+    responses((status = 200, description = "Points", body = ClassHistory), Refusals), security((), ("token" = []))))]
 async fn story(
     State(app): State<Arc<App>>,
     Named((name, label)): Named<(String, usize)>,

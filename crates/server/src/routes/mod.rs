@@ -1,7 +1,9 @@
 //! The calls, by what they are for; and how bodies, paths and queries are read.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequestParts, Path, Query};
 use axum::http::request::Parts;
@@ -9,7 +11,25 @@ use axum::http::{HeaderMap, header};
 use futures_util::StreamExt;
 use serde::de::DeserializeOwned;
 
+use crate::http::App;
 use crate::problem::Problem;
+
+/// The calls of a file, by path: its `router`, their list, and for tests their part of the OpenAPI document.
+macro_rules! calls {
+    ($($path:literal: $($method:ident $handler:ident),+;)*) => {
+        pub fn router() -> axum::Router<std::sync::Arc<$crate::http::App>> {
+            axum::Router::new()$(.route($path, axum::routing::MethodRouter::new()$(.$method($handler))+))*
+        }
+
+        #[cfg(test)]
+        pub const CALLS: &[(&str, &str)] = &[$($(($path, stringify!($method)),)+)*];
+
+        #[cfg(test)]
+        #[derive(utoipa::OpenApi)]
+        #[openapi(paths($($($handler),+),*))]
+        pub struct Calls;
+    };
+}
 
 pub mod classify;
 pub mod feedback;
@@ -20,6 +40,35 @@ pub mod operate;
 pub mod pictures;
 pub mod v2;
 pub mod watch;
+
+/// All calls.
+pub fn router() -> Router<Arc<App>> {
+    Router::new()
+        .merge(classify::router())
+        .merge(pictures::router())
+        .merge(feedback::router())
+        .merge(operate::router())
+        .merge(manage::router())
+        .merge(groups::router())
+        .merge(watch::router())
+        .merge(v2::router())
+}
+
+/// Path and method of every call.
+#[cfg(test)]
+pub fn calls() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let files = [
+        classify::CALLS,
+        pictures::CALLS,
+        feedback::CALLS,
+        operate::CALLS,
+        manage::CALLS,
+        groups::CALLS,
+        watch::CALLS,
+        v2::CALLS,
+    ];
+    files.into_iter().flatten().copied()
+}
 
 /// Query parameters, refused with a problem document.
 pub struct Params<T>(pub T);

@@ -8,8 +8,6 @@ use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::Response;
 use ultta::{Features, Head, Input};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use crate::answer::Place;
 use crate::api::*;
@@ -22,12 +20,11 @@ use crate::routes::{Named, Params, json_body};
 const MOST_BEST: u32 = 1000;
 const MOST_SUGGESTED: u32 = 1000;
 
-pub fn router() -> OpenApiRouter<Arc<App>> {
-    OpenApiRouter::new()
-        .routes(routes!(explain))
-        .routes(routes!(correct))
-        .routes(routes!(suggest))
-        .routes(routes!(layer))
+calls! {
+    "/v1/streams/{stream}/explain": post explain;
+    "/v1/streams/{stream}/correct": post correct;
+    "/v1/streams/{stream}/suggest": get suggest;
+    "/v1/streams/{stream}/layer": get layer;
 }
 
 /// The class that a label names, by index or by name.
@@ -51,9 +48,9 @@ pub fn label_of(head: &Head, id: u64, label: Option<usize>, class: Option<&str>)
 /// The logits of an answer are a sum. For the best classes and the frozen model's own answer: what the frozen model (`text`),
 /// given `labels`, the stream's images (`image`), its class frequencies (`prior`) and the `scene` say, in nats. Answered from
 /// the state as it is now; of the rows of the last moment it may not know (`as_of`).
-#[utoipa::path(post, path = "/v1/streams/{stream}/explain", tag = "operate", params(("stream" = String, Path, example = "default")),
+#[cfg_attr(test, utoipa::path(post, path = "/v1/streams/{stream}/explain", tag = "operate", params(("stream" = String, Path, example = "default")),
     request_body = ExplainRequest, responses((status = 200, description = "The parts of the answer", body = ExplainResponse<'_>), Refusals),
-    security((), ("token" = [])))]
+    security((), ("token" = []))))]
 async fn explain(
     State(app): State<Arc<App>>,
     Named(name): Named<String>,
@@ -123,9 +120,9 @@ async fn explain(
 /// keeps its answer. What the sample had taught by itself is withdrawn. `withdraw` takes a label back, and all that it had
 /// changed; so it does while learning is stopped, when no labels are taken in. Labels are logged as samples are. The call
 /// `feedback` is for labels that only measure and calibrate.
-#[utoipa::path(post, path = "/v1/streams/{stream}/correct", tag = "operate", params(("stream" = String, Path, example = "default")),
+#[cfg_attr(test, utoipa::path(post, path = "/v1/streams/{stream}/correct", tag = "operate", params(("stream" = String, Path, example = "default")),
     request_body = CorrectRequest, responses((status = 200, description = "What became of each label", body = CorrectResponse), Refusals),
-    security((), ("token" = [])))]
+    security((), ("token" = []))))]
 async fn correct(
     State(app): State<Arc<App>>,
     Named(name): Named<String>,
@@ -163,8 +160,8 @@ async fn correct(
 /// Say what to label next
 ///
 /// Of the recent scenes those whose labels would help most: unsure, standing for many that look like them, one per scene.
-#[utoipa::path(get, path = "/v1/streams/{stream}/suggest", tag = "operate", params(("stream" = String, Path, example = "default"), SuggestQuery),
-    responses((status = 200, description = "Samples, the best first", body = SuggestResponse<'_>), Refusals), security((), ("token" = [])))]
+#[cfg_attr(test, utoipa::path(get, path = "/v1/streams/{stream}/suggest", tag = "operate", params(("stream" = String, Path, example = "default"), SuggestQuery),
+    responses((status = 200, description = "Samples, the best first", body = SuggestResponse<'_>), Refusals), security((), ("token" = []))))]
 async fn suggest(
     State(app): State<Arc<App>>,
     Named(name): Named<String>,
@@ -190,9 +187,9 @@ async fn suggest(
 ///
 /// For a device that cannot adapt: weights, bias, temperature and prior as they are now, as ONNX, safetensors or `.npz`. The
 /// file is named after the stream.
-#[utoipa::path(get, path = "/v1/streams/{stream}/layer", tag = "operate", params(("stream" = String, Path, example = "default"), LayerQuery),
+#[cfg_attr(test, utoipa::path(get, path = "/v1/streams/{stream}/layer", tag = "operate", params(("stream" = String, Path, example = "default"), LayerQuery),
     responses((status = 200, description = "The layer", body = Vec<u8>, content_type = "application/octet-stream"), Refusals),
-    security((), ("token" = [])))]
+    security((), ("token" = []))))]
 async fn layer(
     State(app): State<Arc<App>>,
     Named(name): Named<String>,

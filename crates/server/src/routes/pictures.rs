@@ -8,8 +8,6 @@ use axum::extract::{FromRequest, Multipart, Request, State};
 use axum::response::Response;
 use base64::Engine;
 use ultta::Features;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use super::classify::respond;
 use crate::api::*;
@@ -19,17 +17,18 @@ use crate::problem::Problem;
 use crate::routes::{Named, Params, aside, content_type, json, read};
 use crate::samples::Samples;
 
-pub fn router() -> OpenApiRouter<Arc<App>> {
-    OpenApiRouter::new().routes(routes!(pictures)).routes(routes!(predict_pictures))
+calls! {
+    "/v1/streams/{stream}/pictures": post pictures;
+    "/v1/streams/{stream}/pictures/predict": post predict_pictures;
 }
 
 /// Answer pictures and learn from them
 ///
 /// Needs an image model (`ultta serve --model`). Bodies: one picture as it is (`image/jpeg`, `image/png`,
 /// `application/octet-stream`), `multipart/form-data` with any number of files, or JSON with base64.
-#[utoipa::path(post, path = "/v1/streams/{stream}/pictures", tag = "classify", params(("stream" = String, Path, example = "default"), ClassifyQuery),
+#[cfg_attr(test, utoipa::path(post, path = "/v1/streams/{stream}/pictures", tag = "classify", params(("stream" = String, Path, example = "default"), ClassifyQuery),
     request_body(content((PicturesRequest = "application/json"), (Vec<u8> = "image/jpeg"), (Vec<u8> = "image/png"), (Vec<u8> = "application/octet-stream"), (PicturesForm = "multipart/form-data"))),
-    responses((status = 200, description = "Answers, in order", body = ClassifyResponse<'_>), Refusals), security((), ("token" = [])))]
+    responses((status = 200, description = "Answers, in order", body = ClassifyResponse<'_>), Refusals), security((), ("token" = []))))]
 async fn pictures(
     State(app): State<Arc<App>>,
     Named(name): Named<String>,
@@ -40,9 +39,9 @@ async fn pictures(
 }
 
 /// Answer pictures without learning from them
-#[utoipa::path(post, path = "/v1/streams/{stream}/pictures/predict", tag = "classify", params(("stream" = String, Path, example = "default"), ClassifyQuery),
+#[cfg_attr(test, utoipa::path(post, path = "/v1/streams/{stream}/pictures/predict", tag = "classify", params(("stream" = String, Path, example = "default"), ClassifyQuery),
     request_body(content((PicturesRequest = "application/json"), (Vec<u8> = "image/jpeg"), (Vec<u8> = "image/png"), (Vec<u8> = "application/octet-stream"), (PicturesForm = "multipart/form-data"))),
-    responses((status = 200, description = "Answers, in order", body = ClassifyResponse<'_>), Refusals), security((), ("token" = [])))]
+    responses((status = 200, description = "Answers, in order", body = ClassifyResponse<'_>), Refusals), security((), ("token" = []))))]
 async fn predict_pictures(
     State(app): State<Arc<App>>,
     Named(name): Named<String>,

@@ -15,12 +15,11 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 use ultta::Features;
 use ultta_formats::{Dtype, numbers};
-use utoipa::ToSchema;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use crate::answer::Place;
-use crate::api::{Bounded, Numbers, Refusals, RowAnswer, answer_bytes, row_answers};
+#[cfg(test)]
+use crate::api::Refusals;
+use crate::api::{Bounded, Numbers, RowAnswer, answer_bytes, row_answers};
 use crate::auth::Access;
 use crate::http::App;
 use crate::job::Extent;
@@ -63,33 +62,32 @@ fn check_version(version: &str) -> Result<(), Problem> {
     Err(Problem::not_found(format!("there is no version {version:?}; expected {VERSION:?}")))
 }
 
-pub fn router() -> OpenApiRouter<Arc<App>> {
-    OpenApiRouter::new()
-        .routes(routes!(server))
-        .routes(routes!(live))
-        .routes(routes!(ready))
-        .routes(routes!(model))
-        .routes(routes!(model_ready))
-        .routes(routes!(infer))
-        .routes(routes!(model_version))
-        .routes(routes!(model_version_ready))
-        .routes(routes!(infer_version))
+calls! {
+    "/v2": get server;
+    "/v2/health/live": get live;
+    "/v2/health/ready": get ready;
+    "/v2/models/{stream}": get model;
+    "/v2/models/{stream}/ready": get model_ready;
+    "/v2/models/{stream}/infer": post infer;
+    "/v2/models/{stream}/versions/{version}": get model_version;
+    "/v2/models/{stream}/versions/{version}/ready": get model_version_ready;
+    "/v2/models/{stream}/versions/{version}/infer": post infer_version;
 }
 
 /// The server
-#[utoipa::path(get, path = "/v2", tag = "open inference", responses((status = 200, description = "Name, version, extensions", body = Object), Refusals))]
+#[cfg_attr(test, utoipa::path(get, path = "/v2", tag = "open inference", responses((status = 200, description = "Name, version, extensions", body = Object), Refusals)))]
 async fn server() -> Json<Value> {
     Json(json!({"name": "ultta", "version": env!("CARGO_PKG_VERSION"), "extensions": ["binary_tensor_data"]}))
 }
 
 /// Whether the server lives
-#[utoipa::path(get, path = "/v2/health/live", tag = "open inference", responses((status = 200, description = "It lives", body = Object), Refusals))]
+#[cfg_attr(test, utoipa::path(get, path = "/v2/health/live", tag = "open inference", responses((status = 200, description = "It lives", body = Object), Refusals)))]
 async fn live() -> Json<Value> {
     Json(json!({"live": true}))
 }
 
 /// Whether the server takes requests
-#[utoipa::path(get, path = "/v2/health/ready", tag = "open inference", responses((status = 200, description = "It does", body = Object), Refusals))]
+#[cfg_attr(test, utoipa::path(get, path = "/v2/health/ready", tag = "open inference", responses((status = 200, description = "It does", body = Object), Refusals)))]
 async fn ready(State(app): State<Arc<App>>) -> Result<Json<Value>, Refused> {
     if app.stopping.load(Ordering::Acquire) {
         return Err(Problem::unavailable("the server is stopping").into());
@@ -98,8 +96,8 @@ async fn ready(State(app): State<Arc<App>>) -> Result<Json<Value>, Refused> {
 }
 
 /// A stream as a model
-#[utoipa::path(get, path = "/v2/models/{stream}", tag = "open inference", params(("stream" = String, Path, example = "default")),
-    responses((status = 200, description = "Inputs and outputs", body = Object), Refusals), security((), ("token" = [])))]
+#[cfg_attr(test, utoipa::path(get, path = "/v2/models/{stream}", tag = "open inference", params(("stream" = String, Path, example = "default")),
+    responses((status = 200, description = "Inputs and outputs", body = Object), Refusals), security((), ("token" = []))))]
 async fn model(State(app): State<Arc<App>>, Named(name): Named<String>) -> Result<Json<Value>, Refused> {
     let stream = app.streams.get(&name)?;
     let outputs: Vec<Value> =
@@ -114,8 +112,8 @@ async fn model(State(app): State<Arc<App>>, Named(name): Named<String>) -> Resul
 }
 
 /// Whether a stream takes requests
-#[utoipa::path(get, path = "/v2/models/{stream}/ready", tag = "open inference", params(("stream" = String, Path, example = "default")),
-    responses((status = 200, description = "It does", body = Object), Refusals), security((), ("token" = [])))]
+#[cfg_attr(test, utoipa::path(get, path = "/v2/models/{stream}/ready", tag = "open inference", params(("stream" = String, Path, example = "default")),
+    responses((status = 200, description = "It does", body = Object), Refusals), security((), ("token" = []))))]
 async fn model_ready(
     State(app): State<Arc<App>>,
     Named(name): Named<String>,
@@ -127,9 +125,9 @@ async fn model_ready(
 }
 
 /// A version of a stream as a model: there is one
-#[utoipa::path(get, path = "/v2/models/{stream}/versions/{version}", tag = "open inference",
+#[cfg_attr(test, utoipa::path(get, path = "/v2/models/{stream}/versions/{version}", tag = "open inference",
     params(("stream" = String, Path, example = "default"), ("version" = String, Path, example = "1")),
-    responses((status = 200, description = "Inputs and outputs", body = Object), Refusals), security((), ("token" = [])))]
+    responses((status = 200, description = "Inputs and outputs", body = Object), Refusals), security((), ("token" = []))))]
 async fn model_version(
     app: State<Arc<App>>,
     Named((name, version)): Named<(String, String)>,
@@ -139,9 +137,9 @@ async fn model_version(
 }
 
 /// Whether a version of a stream takes requests
-#[utoipa::path(get, path = "/v2/models/{stream}/versions/{version}/ready", tag = "open inference",
+#[cfg_attr(test, utoipa::path(get, path = "/v2/models/{stream}/versions/{version}/ready", tag = "open inference",
     params(("stream" = String, Path, example = "default"), ("version" = String, Path, example = "1")),
-    responses((status = 200, description = "It does", body = Object), Refusals), security((), ("token" = [])))]
+    responses((status = 200, description = "It does", body = Object), Refusals), security((), ("token" = []))))]
 async fn model_version_ready(
     app: State<Arc<App>>,
     Named((name, version)): Named<(String, String)>,
@@ -151,10 +149,10 @@ async fn model_version_ready(
 }
 
 /// Answer rows and learn from them, by version
-#[utoipa::path(post, path = "/v2/models/{stream}/versions/{version}/infer", tag = "open inference",
+#[cfg_attr(test, utoipa::path(post, path = "/v2/models/{stream}/versions/{version}/infer", tag = "open inference",
     params(("stream" = String, Path, example = "default"), ("version" = String, Path, example = "1")),
     request_body = InferRequest, responses((status = 200, description = "Outputs", body = InferResponse), Refusals),
-    security((), ("token" = [])))]
+    security((), ("token" = []))))]
 async fn infer_version(
     app: State<Arc<App>>,
     access: Extension<Access>,
@@ -167,7 +165,8 @@ async fn infer_version(
 }
 
 /// A request of the protocol.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct InferRequest {
     /// Sent back with the answer.
     #[serde(default)]
@@ -177,16 +176,17 @@ pub struct InferRequest {
     #[serde(default)]
     parameters: Option<Parameters>,
     /// One tensor named `features`, FP32 or FP64, rows × dim.
-    #[schema(value_type = Vec<InputTensor>)]
+    #[cfg_attr(test, schema(value_type = Vec<InputTensor>))]
     inputs: Bounded<InputTensor, MOST_TENSORS>,
     /// Outputs that are wanted; all if not given.
     #[serde(default)]
-    #[schema(value_type = Option<Vec<WantedOutput>>)]
+    #[cfg_attr(test, schema(value_type = Option<Vec<WantedOutput>>))]
     outputs: Option<Bounded<WantedOutput, MOST_TENSORS>>,
 }
 
 /// Parameters of a request or an output.
-#[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct Parameters {
     #[serde(default)]
     learn: Option<bool>,
@@ -204,15 +204,16 @@ pub struct Parameters {
 const MOST_NUMBERS: usize = 1 << 24;
 
 /// A tensor of a request.
-#[derive(Debug, ToSchema)]
+#[derive(Debug)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct InputTensor {
     name: String,
-    #[schema(value_type = Vec<usize>)]
+    #[cfg_attr(test, schema(value_type = Vec<usize>))]
     shape: Bounded<usize, MOST_TENSORS>,
     datatype: String,
     parameters: Option<Parameters>,
     /// Numbers, flat or nested; absent where the tensor is binary. No more are read than the shape has room for.
-    #[schema(value_type = Option<Vec<Object>>)]
+    #[cfg_attr(test, schema(value_type = Option<Vec<Object>>))]
     data: Option<Vec<f32>>,
 }
 
@@ -260,7 +261,8 @@ impl<'de> Visitor<'de> for InputTensorVisitor {
 }
 
 /// An output that is wanted.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct WantedOutput {
     name: String,
     #[serde(default)]
@@ -268,28 +270,30 @@ pub struct WantedOutput {
 }
 
 /// The answer of the protocol.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct InferResponse {
     model_name: String,
     model_version: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<String>,
-    #[schema(value_type = Object)]
+    #[cfg_attr(test, schema(value_type = Object))]
     parameters: Value,
     outputs: Vec<OutputTensor>,
 }
 
 /// A tensor of an answer.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct OutputTensor {
     name: &'static str,
     datatype: &'static str,
     shape: [usize; 1],
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
+    #[cfg_attr(test, schema(value_type = Option<Object>))]
     parameters: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Vec<Object>>)]
+    #[cfg_attr(test, schema(value_type = Option<Vec<Object>>))]
     data: Option<Vec<Value>>,
 }
 
@@ -312,9 +316,9 @@ const OUTPUTS: [Output; 9] = [
 ];
 
 /// Answer rows and learn from them
-#[utoipa::path(post, path = "/v2/models/{stream}/infer", tag = "open inference", params(("stream" = String, Path, example = "default")),
+#[cfg_attr(test, utoipa::path(post, path = "/v2/models/{stream}/infer", tag = "open inference", params(("stream" = String, Path, example = "default")),
     request_body = InferRequest, responses((status = 200, description = "Outputs", body = InferResponse), Refusals),
-    security((), ("token" = [])))]
+    security((), ("token" = []))))]
 async fn infer(
     State(app): State<Arc<App>>,
     Extension(access): Extension<Access>,
