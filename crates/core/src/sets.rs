@@ -520,7 +520,7 @@ mod tests {
             let sure = 0.3 + 0.6 * ((id * 7919 % 100) as f32 / 100.0);
             [sure, 1.0 - sure]
         };
-        let mut feed = |sets: &mut Sets, ids: std::ops::Range<u64>, label: bool| {
+        let feed = |sets: &mut Sets, ids: std::ops::Range<u64>, label: bool| {
             for id in ids {
                 sets.give(id, &row(id));
                 if label && id % 10 == 0 {
