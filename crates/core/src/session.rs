@@ -15,7 +15,7 @@ use std::sync::Arc;
 use crate::adapter::{
     Adapter, Answer, Batch, ClassDrift, Grouping, KeptScene, Memory, Prediction, ScoresRef,
 };
-use crate::alarm::{Alarms, Scene};
+use crate::alarm::{AlarmKind, Alarms, Scene};
 use crate::blocks::{Blocks, GUARD_ROWS, Part};
 use crate::estimate::{self, ClassEstimate, Estimator};
 use crate::guard::{Answered, Guard, Standing, Verdict};
@@ -307,7 +307,12 @@ impl Session {
                 moments: batch.frozen[row].moments,
                 class: batch.frozen[row].label as u32,
             };
-            raised.extend(self.alarms.push(&scene, answer.copy));
+            if let Some(alarm) = self.alarms.push(&scene, answer.copy) {
+                if let Some(sets) = self.sets.as_mut().filter(|_| alarm.kind != AlarmKind::Frozen) {
+                    sets.change(alarm.since);
+                }
+                raised.push(alarm);
+            }
         }
     }
 

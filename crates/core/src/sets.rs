@@ -1,13 +1,19 @@
 //! Sets of classes that hold the truth as often as asked for (`coverage = 0.9`).
 //!
-//! *Split conformal*: a labelled sample has the score 1 − p, with p the emitted probability of its label. The set of a sample
-//! holds the classes whose score is at most the (1 − misses) quantile of these scores. The *misses* allowed start at
-//! 1 − coverage and follow the stream (*adaptive conformal inference*): after each label they fall by step · coverage if the
-//! set had missed it, and rise by step · (1 − coverage) if not. Over the labels the share of misses so comes to 1 − coverage, whatever the stream does; over
-//! all samples, if the labelled ones are a fair draw. A set may be empty: nothing was plausible enough.
+//! *Credible*: the classes of recent samples, the most probable first, each counting by its probability. The *mass* of a class
+//! is the share of all this that is more probable than it is. If the probabilities are right, the mass of the true class is
+//! uniform, and a set of the classes with a mass of at most 0.9 holds the truth nine times of ten. It follows at once where
+//! probabilities become more or less sure.
 //!
-//! Without labels there is no promise. Scores then come from the emitted probabilities themselves, of classes drawn by
-//! them: a *credible* set, as right as the probabilities are. They fade as labels come.
+//! *Conformal*: labels tell the masses of true classes, and the set holds the classes whose mass is at most the (1 − misses) quantile of
+//! these. The credible set counts as some labels. The *misses* allowed start at 1 − coverage and follow the stream (*adaptive
+//! conformal inference*): after each label they fall by step · coverage if the set had missed it, and rise by step · (1 − coverage) if
+//! not. Over the labels the share of misses so comes to 1 − coverage, whatever the stream does; over all samples, if the
+//! labelled ones are a fair draw. A set may be empty: nothing was plausible enough. Without labels there is no promise, and the
+//! credible set is as right as the probabilities are.
+//!
+//! *After a change* (an alarm, [`crate::alarm`]) labels of before count little, and until new ones have come fewer misses are
+//! allowed.
 
 use std::collections::VecDeque;
 
@@ -18,22 +24,28 @@ use crate::{Error, Result, State};
 const PROMISED: u64 = 20;
 
 /// How far a label moves the share of misses that is allowed.
-const STEP: f64 = 0.03;
+const STEP: f64 = 0.01;
 
-/// Scores of labelled samples that are kept.
+/// Labels whose masses are kept.
 const LABELLED: usize = 200;
 
-/// Most of them that a state may hold: earlier builds kept more.
-const LABELLED_IN_STATE: usize = 500;
+/// Labels that the probabilities themselves are worth.
+const BELIEF: f64 = 40.0;
 
-/// Scores by the probabilities themselves that are kept.
-const BELIEVED: usize = 256;
+/// Weight of a label, and of what was believed, once the stream has changed behind it.
+const BEFORE_CHANGE: f32 = 0.3;
+const BELIEVED_BEFORE: f64 = 0.1;
 
-/// Labels that the scores by the probabilities are worth together.
-const BELIEF: f64 = 10.0;
+/// Misses are allowed less by so many standard deviations of a share that is counted over the labels and `SPARE` more: ever, and
+/// over the labels since a change. A change leaves `LEAST` of them, at the least.
+const CAUTION: f64 = 0.2;
+const CAUTION_AFTER_CHANGE: f64 = 1.5;
+const SPARE: f64 = 15.0;
+const LEAST: f64 = 0.3;
 
-/// Without labels the threshold is set anew after this many samples.
+/// What is believed is looked at again after this many samples, and fades by half over so many.
 const EVERY: u64 = 32;
+const BELIEF_HALF_LIFE: f64 = 180.0;
 
 /// Samples that labels may come for.
 const REMEMBERED: usize = 8192;
@@ -50,11 +62,12 @@ const SIZE_HALF_LIFE: f64 = 1000.0;
 /// A set as it was given.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Given {
-    /// Least probability of a class in it.
-    threshold: f32,
-    /// The most probable classes.
+    /// Largest mass of a class in it.
+    most: f32,
+    /// The most probable classes, their masses, and the mass of any other.
     classes: [u32; BEST],
-    probs: [f32; BEST],
+    masses: [f32; BEST],
+    beyond: f32,
 }
 
 /// What can be said of the sets.
@@ -76,14 +89,22 @@ pub(crate) struct Sets {
     coverage: f64,
     /// The share of misses that is allowed at present.
     level: f64,
+    /// Largest mass of a class in a set, and the least probability that this comes to.
+    most: f32,
     threshold: f32,
-    labelled: VecDeque<f32>,
-    believed: VecDeque<f32>,
+    belief: Belief,
+    /// Masses of labelled classes, and their weights.
+    labelled: VecDeque<[f32; 2]>,
     given: VecDeque<Given>,
     /// Id behind the newest.
     next_id: u64,
     labels: u64,
     held: u64,
+    /// Id behind the last sample before a change that is not yet heard of, and before the last one that is; 0 if there is none.
+    pending: u64,
+    changed: u64,
+    /// Labels for samples since.
+    since: u64,
     size: f64,
 }
 
@@ -93,13 +114,17 @@ impl Sets {
         (coverage > 0.0).then(|| Self {
             coverage,
             level: 1.0 - coverage,
+            most: coverage as f32,
             threshold: (1.0 - coverage) as f32,
+            belief: Belief::default(),
             labelled: VecDeque::new(),
-            believed: VecDeque::new(),
             given: VecDeque::new(),
             next_id: 0,
             labels: 0,
             held: 0,
+            pending: 0,
+            changed: 0,
+            since: 0,
             size: 0.0,
         })
     }
@@ -109,30 +134,44 @@ impl Sets {
         found(probs, self.threshold)
     }
 
+    /// The stream has changed with this sample. That counts from the next sample on at which the belief is looked at, so that it
+    /// does not matter how samples are grouped.
+    pub(crate) fn change(&mut self, id: u64) {
+        self.pending = id.max(1);
+    }
+
     /// The set of a sample, which is remembered for its label.
     pub(crate) fn give(&mut self, id: u64, probs: &[f32]) -> Vec<u32> {
-        let found = found(probs, self.threshold.min(among_best(probs)));
-        let set: Vec<u32> =
-            found.iter().copied().take_while(|&class| probs[class as usize] >= self.threshold).collect();
+        if id.is_multiple_of(EVERY) || id.is_power_of_two() {
+            self.hear_of_change();
+            self.belief.look(id.is_multiple_of(EVERY));
+            self.aim();
+        }
+        let mut set = found(probs, self.threshold.min(among_best(probs)));
+        let given = Given::new(self.most, &set, probs, &mut self.belief);
+        let held = set.iter().take_while(|&&class| probs[class as usize] >= self.threshold).count();
+        set.truncate(held);
         if id != self.next_id {
             self.given.clear();
         }
         if self.given.len() == REMEMBERED {
             self.given.pop_front();
         }
-        self.given.push_back(Given::new(self.threshold, &found, probs));
+        self.given.push_back(given);
         self.next_id = id + 1;
-        if self.believed.len() == BELIEVED {
-            self.believed.pop_front();
-        }
-        self.believed.push_back(1.0 - probs[drawn(id, &found, probs)]);
-        if id.is_multiple_of(EVERY) {
-            self.aim();
-        }
         let keep = 0.5f64.powf(1.0 / SIZE_HALF_LIFE);
-        self.size =
-            if id == 0 { set.len() as f64 } else { keep * self.size + (1.0 - keep) * set.len() as f64 };
+        self.size = if id == 0 { held as f64 } else { keep * self.size + (1.0 - keep) * held as f64 };
         set
+    }
+
+    fn hear_of_change(&mut self) {
+        if self.pending == 0 {
+            return;
+        }
+        self.changed = std::mem::take(&mut self.pending);
+        self.belief.doubt();
+        self.labelled.iter_mut().for_each(|[_, weight]| *weight *= BEFORE_CHANGE);
+        self.since = 0;
     }
 
     /// A label for an earlier sample. Of several for one sample the first counts.
@@ -140,8 +179,8 @@ impl Sets {
         let first = self.next_id - self.given.len() as u64;
         let place = id.checked_sub(first).and_then(|place| usize::try_from(place).ok());
         let Some(given) = place.and_then(|place| self.given.get_mut(place)) else { return };
-        let Some(prob) = given.prob(label) else { return };
-        let missed = prob < given.threshold;
+        let Some(mass) = given.mass(label) else { return };
+        let missed = mass > given.most;
         given.classes[0] = NONE;
         self.labels += 1;
         self.held += u64::from(!missed);
@@ -150,33 +189,60 @@ impl Sets {
         if self.labelled.len() == LABELLED {
             self.labelled.pop_front();
         }
-        self.labelled.push_back(1.0 - prob);
+        let new = id >= self.changed;
+        self.since += u64::from(new);
+        self.labelled.push_back([mass, if new { 1.0 } else { BEFORE_CHANGE }]);
         self.aim();
     }
 
-    /// Sets the threshold: the (1 − misses) quantile of the scores.
-    fn aim(&mut self) {
-        if self.level <= 0.0 || self.level >= 1.0 {
-            self.threshold = if self.level <= 0.0 { 0.0 } else { f32::INFINITY };
-            return;
+    /// The share of misses that is allowed, with caution.
+    fn misses(&self) -> f64 {
+        let off = |labels: u64| (self.coverage * (1.0 - self.coverage) / (labels as f64 + SPARE)).sqrt();
+        if self.labels == 0 {
+            return self.level;
         }
-        let belief = match (self.labelled.len(), self.believed.len()) {
-            (_, 0) => 0.0,
-            (0, _) => 1.0,
-            (_, n) => BELIEF / n as f64,
+        if self.changed == 0 {
+            return self.level - CAUTION * off(self.labels);
+        }
+        let least = self.level.min(LEAST * (1.0 - self.coverage));
+        (self.level - CAUTION_AFTER_CHANGE * off(self.since)).max(least)
+    }
+
+    /// Sets the largest mass, the (1 − misses) quantile, and the threshold.
+    fn aim(&mut self) {
+        let misses = self.misses();
+        self.most = if misses <= 0.0 {
+            1.0
+        } else if misses >= 1.0 {
+            -1.0
+        } else {
+            self.quantile(1.0 - misses) as f32
         };
-        let mut scores: Vec<(f32, f64)> = self.labelled.iter().map(|&score| (score, 1.0)).collect();
-        scores.extend(self.believed.iter().map(|&score| (score, belief)));
-        scores.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
-        let all: f64 = scores.iter().map(|(_, weight)| weight).sum();
-        // The sample at hand is one more label, as far as labels decide.
-        let wanted = (1.0 - self.level) * (all + self.labelled.len() as f64 / all.max(1.0));
-        let mut below = 0.0;
-        let quantile = scores.iter().find(|(_, weight)| {
+        self.threshold = match self.most {
+            most if most < 0.0 => f32::INFINITY,
+            most => self.belief.prob(most),
+        };
+    }
+
+    /// The mass below which this share of true classes lies, by the labels and what is believed, which is a uniform one. Half of a
+    /// label lies below its mass; between labels the share grows evenly.
+    fn quantile(&self, share: f64) -> f64 {
+        let mut labelled: Vec<[f32; 2]> = self.labelled.iter().copied().collect();
+        labelled.sort_unstable_by(|a, b| a[0].total_cmp(&b[0]));
+        let all: f64 = labelled.iter().map(|&[_, weight]| f64::from(weight)).sum();
+        let wanted = share * (BELIEF + all);
+        let (mut below, mut last) = (0.0, [0.0, 0.0]);
+        let points = labelled.iter().map(|&[mass, weight]| [f64::from(mass), f64::from(weight)]);
+        for [mass, weight] in points.chain([[1.0, 0.0]]) {
+            let reached = BELIEF * mass + below + 0.5 * weight;
+            if reached >= wanted {
+                let part = (wanted - last[1]) / (reached - last[1]).max(1e-12);
+                return last[0] + part.clamp(0.0, 1.0) * (mass - last[0]);
+            }
             below += weight;
-            below >= wanted
-        });
-        self.threshold = quantile.map_or(0.0, |(score, _)| 1.0 - score);
+            last = [mass, reached];
+        }
+        1.0
     }
 
     pub(crate) fn health(&self) -> SetsHealth {
@@ -191,76 +257,181 @@ impl Sets {
 
     /// Bytes when everything is there.
     pub(crate) fn bytes(&self) -> usize {
-        REMEMBERED * size_of::<Given>() + 4 * (LABELLED + BELIEVED)
+        REMEMBERED * size_of::<Given>() + LABELLED * size_of::<[f32; 2]>() + 8 * BINS + 4 * (BINS + 1)
     }
 
     pub(crate) fn save(&self, state: &mut State) {
         let given = || self.given.iter();
-        state.put("sets.given.thresholds", &given().map(|g| g.threshold.min(2.0)).collect::<Vec<_>>());
+        let most = given().flat_map(|g| [g.most, g.beyond]);
+        state.put("sets.given.most", &most.collect::<Vec<_>>());
         state.put("sets.given.classes", given().map(|g| g.classes).collect::<Vec<_>>().as_flattened());
-        state.put("sets.given.probs", given().map(|g| g.probs).collect::<Vec<_>>().as_flattened());
-        state.put("sets.labelled", &self.labelled.iter().copied().collect::<Vec<_>>());
-        state.put("sets.believed", &self.believed.iter().copied().collect::<Vec<_>>());
-        state.put("sets.counts", &[self.next_id, self.labels, self.held]);
-        state.put("sets.level", &[self.level, self.size, f64::from(self.threshold.min(2.0))]);
+        state.put("sets.given.masses", given().map(|g| g.masses).collect::<Vec<_>>().as_flattened());
+        state.put("sets.masses", self.labelled.iter().copied().collect::<Vec<_>>().as_flattened());
+        state.put("sets.believed.bins", &self.belief.bins);
+        state.put("sets.believed.above", &self.belief.above);
+        state.put(
+            "sets.counted",
+            &[self.next_id, self.labels, self.held, self.pending, self.changed, self.since],
+        );
+        state.put("sets.level", &[self.level, self.size]);
+        state.put("sets.most", &[self.most, self.threshold.min(2.0)]);
     }
 
     pub(crate) fn load(&mut self, state: &State, classes: usize) -> Result<()> {
-        if !state.any_under("sets.") {
+        // States of earlier builds have probabilities in the place of masses: sets begin anew.
+        if !state.has("sets.counted") {
             return Ok(());
         }
-        let thresholds = state.get::<f32>("sets.given.thresholds")?;
-        let n = thresholds.len();
-        if n > REMEMBERED || thresholds.iter().any(|t| !(0.0..=2.0).contains(t)) {
-            return Err(Error::state("sets.given.thresholds: too many, or out of range"));
+        let [next_id, labels, held, pending, changed, since] = state.counts("sets.counted")?;
+        let most = state.get::<f32>("sets.given.most")?;
+        let n = most.len() / 2;
+        if most.len() % 2 > 0 || n > REMEMBERED || most.iter().any(|m| !(-1.0..=1.0).contains(m)) {
+            return Err(Error::state("sets.given.most: too many, or out of range"));
         }
         let named = state.get_n::<u32>("sets.given.classes", n * BEST)?.as_chunks::<BEST>().0;
         if named.as_flattened().iter().any(|&class| class as usize >= classes && class != NONE) {
             return Err(Error::state("sets.given.classes: a class out of range"));
         }
-        let probs = state.within::<f32>("sets.given.probs", n * BEST, 0.0..=1.0)?.as_chunks::<BEST>().0;
-        let scores = |name: &str, most: usize| -> Result<VecDeque<f32>> {
-            let values = state.get::<f32>(name)?;
-            if values.len() > most || values.iter().any(|s| !(0.0..=1.0).contains(s)) {
-                return Err(Error::state(format!("{name}: too many scores, or one out of range")));
-            }
-            Ok(values.iter().copied().collect())
-        };
-        let mut labelled = scores("sets.labelled", LABELLED_IN_STATE)?;
-        labelled.drain(..labelled.len().saturating_sub(LABELLED));
-        let believed = scores("sets.believed", BELIEVED)?;
-        let [next_id, labels, held] = state.counts("sets.counts")?;
-        let level = state.within::<f64>("sets.level", 3, -1.0..=1e9)?;
-        if next_id < n as u64 || held > labels || level[0] > 2.0 || !(0.0..=2.0).contains(&level[2]) {
-            return Err(Error::state("sets.counts or sets.level out of range"));
+        let masses = state.within::<f32>("sets.given.masses", n * BEST, 0.0..=1.0)?.as_chunks::<BEST>().0;
+        let labelled = state.get::<f32>("sets.masses")?;
+        if labelled.len() % 2 > 0
+            || labelled.len() > 2 * LABELLED
+            || labelled.iter().any(|s| !(0.0..=1.0).contains(s))
+        {
+            return Err(Error::state("sets.masses: too many, or one out of range"));
         }
-        let given = |i: usize| Given { threshold: thresholds[i], classes: named[i], probs: probs[i] };
+        let bins = state.within::<f64>("sets.believed.bins", BINS, 0.0..=1e9)?;
+        let above = state.within::<f32>("sets.believed.above", BINS + 1, 0.0..=1.0)?;
+        let level = state.within::<f64>("sets.level", 2, -1.0..=1e9)?;
+        let aimed = state.within::<f32>("sets.most", 2, -1.0..=2.0)?;
+        if next_id < n as u64 || held > labels || since > labels || level[0] > 2.0 || aimed[1] < 0.0 {
+            return Err(Error::state("sets.counted, sets.level or sets.most out of range"));
+        }
+        let given = |i: usize| Given {
+            most: most[2 * i],
+            beyond: most[2 * i + 1],
+            classes: named[i],
+            masses: masses[i],
+        };
         self.given = (0..n).map(given).collect();
-        (self.labelled, self.believed) = (labelled, believed);
+        self.labelled = labelled.as_chunks::<2>().0.iter().copied().collect();
+        self.belief.bins.copy_from_slice(bins);
+        self.belief.above.copy_from_slice(above);
         (self.next_id, self.labels, self.held) = (next_id, labels, held);
-        (self.level, self.size, self.threshold) = (level[0], level[1], level[2] as f32);
+        (self.pending, self.changed, self.since) = (pending, changed, since);
+        (self.level, self.size, self.most, self.threshold) = (level[0], level[1], aimed[0], aimed[1]);
         Ok(())
     }
 }
 
 impl Given {
-    /// `found` are the most probable classes in their order, at least as many as are kept.
-    fn new(threshold: f32, found: &[u32], probs: &[f32]) -> Self {
-        let mut given = Self { threshold, classes: [NONE; BEST], probs: [0.0; BEST] };
+    /// `found` are the most probable classes in their order, at least as many as are kept. They count for what is believed.
+    fn new(most: f32, found: &[u32], probs: &[f32], belief: &mut Belief) -> Self {
+        let mut given = Self { most, classes: [NONE; BEST], masses: [1.0; BEST], beyond: 1.0 };
+        let mut rest = 1.0;
+        let mut least = 0.0;
         for (place, &class) in found.iter().take(BEST).enumerate() {
+            let prob = probs[class as usize];
             given.classes[place] = class;
-            given.probs[place] = probs[class as usize].clamp(0.0, 1.0);
+            given.masses[place] = belief.mass(prob);
+            belief.add(prob, prob);
+            (rest, least) = (rest - prob, prob);
+        }
+        // Other classes are taken as half as probable as the last of these.
+        if probs.len() > BEST {
+            given.beyond = belief.mass(0.5 * least);
+            belief.add(0.5 * least, rest.max(0.0));
         }
         given
     }
 
-    /// The probability of a class; of one beyond those kept, half of the least one. `None` if a label has come already.
-    fn prob(&self, label: usize) -> Option<f32> {
+    /// The mass of a class. `None` if a label has come already.
+    fn mass(&self, label: usize) -> Option<f32> {
         if self.classes[0] == NONE {
             return None;
         }
         let place = self.classes.iter().position(|&class| class as usize == label);
-        Some(place.map_or(0.5 * self.probs[BEST - 1], |place| self.probs[place]))
+        Some(place.map_or(self.beyond, |place| self.masses[place]))
+    }
+}
+
+/// Probabilities from 2⁻²⁰ to 1 lie in bins, sixteen for every doubling: their bits but the last nineteen.
+const BINS: usize = 16 * 20 + 1;
+const DROPPED: u32 = 19;
+const FIRST: u32 = (127 - 20) << 4;
+
+/// How probable classes are in recent samples, each by its probability.
+#[derive(Clone, Debug)]
+struct Belief {
+    bins: Vec<f64>,
+    /// Share in a bin and all above it, when it was last looked at.
+    above: Vec<f32>,
+}
+
+impl Default for Belief {
+    /// Before the first sample the mass of a class is what its probability leaves.
+    fn default() -> Self {
+        let above = (0..=BINS).map(|bin| if bin < BINS { 1.0 - lower(bin) } else { 0.0 });
+        Self { bins: vec![0.0; BINS], above: above.collect() }
+    }
+}
+
+/// The least probability of a bin.
+fn lower(bin: usize) -> f32 {
+    f32::from_bits((bin as u32 + FIRST) << DROPPED)
+}
+
+/// The bin of a probability, and how far up in it.
+fn bin(prob: f32) -> (usize, f32) {
+    let bits = prob.clamp(lower(0), 1.0).to_bits();
+    let up = (bits & ((1 << DROPPED) - 1)) as f32 / (1 << DROPPED) as f32;
+    (((bits >> DROPPED) - FIRST) as usize, up)
+}
+
+impl Belief {
+    fn add(&mut self, prob: f32, weight: f32) {
+        self.bins[bin(prob).0] += f64::from(weight);
+    }
+
+    /// The share that is more probable than this.
+    fn mass(&self, prob: f32) -> f32 {
+        let (bin, up) = bin(prob);
+        let [own, next] = [self.above[bin], self.above[bin + 1]];
+        (next + (own - next) * (1.0 - up)).clamp(0.0, 1.0)
+    }
+
+    /// The probability with this mass.
+    fn prob(&self, mass: f32) -> f32 {
+        if mass >= 1.0 {
+            return 0.0;
+        }
+        // Shares fall from bin to bin.
+        let bin = self.above.partition_point(|&above| above >= mass).saturating_sub(1).min(BINS - 1);
+        let [own, next] = [self.above[bin], self.above[bin + 1]];
+        let up = if own > next { 1.0 - ((mass - next) / (own - next)).clamp(0.0, 1.0) } else { 0.0 };
+        let step = (up * (1 << DROPPED) as f32) as u32;
+        f32::from_bits(lower(bin).to_bits() + step.min((1 << DROPPED) - 1))
+    }
+
+    /// Brings the shares up to date; after that old samples count less.
+    fn look(&mut self, fade: bool) {
+        let all: f64 = self.bins.iter().sum();
+        if all > 0.0 {
+            let mut sum = 0.0;
+            for (above, share) in self.above.iter_mut().zip(&self.bins).rev() {
+                sum += share;
+                *above = (sum / all).min(1.0) as f32;
+            }
+        }
+        if fade {
+            let keep = 0.5f64.powf(EVERY as f64 / BELIEF_HALF_LIFE);
+            self.bins.iter_mut().for_each(|share| *share *= keep);
+        }
+    }
+
+    /// What was believed before a change counts little.
+    fn doubt(&mut self) {
+        self.bins.iter_mut().for_each(|share| *share *= BELIEVED_BEFORE);
     }
 }
 
@@ -295,25 +466,6 @@ fn among_best(probs: &[f32]) -> f32 {
     most.iter_mut().zip(tail).for_each(|(most, &prob)| *most = most.max(prob));
     let mut bits = most.map(f32::to_bits);
     f32::from_bits(*bits.select_nth_unstable(GROUPS - BEST).1)
-}
-
-/// A class drawn by its probability; the id decides the draw. It goes through the most probable classes first, which are `found`,
-/// because it mostly ends there.
-fn drawn(id: u64, found: &[u32], probs: &[f32]) -> usize {
-    let mut bits = id.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    let mut left = (bits >> 11) as f64 / (1u64 << 53) as f64;
-    let mut ends_with = |prob: f32| {
-        left -= f64::from(prob);
-        left <= 0.0
-    };
-    let among_found = found.iter().map(|&class| class as usize).find(|&class| ends_with(probs[class]));
-    among_found.unwrap_or_else(|| {
-        let least = found.last().map_or(f32::INFINITY, |&class| probs[class as usize]);
-        let other = probs.iter().position(|&prob| prob < least && ends_with(prob));
-        other.unwrap_or(probs.len() - 1)
-    })
 }
 
 #[cfg(test)]
@@ -360,5 +512,44 @@ mod tests {
         assert!(!health.promise && health.labels == 0);
         assert!(share > 0.85, "calibrated probabilities are credible: {share}");
         assert!(covered(0.7, 0.4, false, 5000).0 < 0.85, "wrong ones are not");
+    }
+    #[test]
+    fn after_a_change_fewer_misses_are_allowed_until_labels_come() {
+        let mut sets = Sets::new(0.9).unwrap();
+        let row = |id: u64| {
+            let sure = 0.3 + 0.6 * ((id * 7919 % 100) as f32 / 100.0);
+            [sure, 1.0 - sure]
+        };
+        let feed = |sets: &mut Sets, ids: std::ops::Range<u64>, label: bool| {
+            for id in ids {
+                sets.give(id, &row(id));
+                if label && id % 10 == 0 {
+                    sets.label(id, usize::from(id % 30 == 0));
+                }
+            }
+        };
+        feed(&mut sets, 0..2000, true);
+        let (before, misses) = (sets.threshold, sets.misses());
+        sets.change(1990);
+        feed(&mut sets, 2000..2048, false);
+        assert!(sets.misses() < 0.7 * misses && sets.threshold < before);
+        let cautious = sets.misses();
+        feed(&mut sets, 2048..4000, true);
+        assert!(sets.misses() > cautious, "{} {cautious}", sets.misses());
+    }
+
+    #[test]
+    fn a_mass_and_its_probability_belong_together() {
+        let mut belief = Belief::default();
+        assert!((belief.prob(0.9) - 0.1).abs() < 1e-3 && (belief.mass(0.1) - 0.9).abs() < 1e-3);
+        for i in 1..1000 {
+            let prob = (i as f32 / 1000.0).powi(3);
+            belief.add(prob, prob);
+        }
+        belief.look(true);
+        for mass in [0.05, 0.3, 0.5, 0.9, 0.99] {
+            assert!((belief.mass(belief.prob(mass)) - mass).abs() < 1e-4, "{mass}");
+        }
+        assert_eq!((belief.prob(1.0), belief.mass(0.0)), (0.0, 1.0));
     }
 }

@@ -91,6 +91,9 @@ const MOST_SHIFT: f64 = 0.25;
 /// Where the threshold is a quantile, no sample is called unknown while the window holds fewer samples.
 const MIN_FILL: usize = 30;
 
+/// Features of fewer dimensions hold little but how they fit the classes: there is no side on which strangers lie.
+const MIN_DIM: usize = 64;
+
 impl UnknownConfig {
     /// The expected share of unknown samples: at this share the threshold is not moved.
     fn expected(&self) -> f64 {
@@ -154,7 +157,8 @@ impl Unknown {
             scores: OrderedWindow::new(window, config.quantile),
             share: config.advanced.share,
             cone: (config.score == UnknownScore::Cone).then(|| Box::new(Cone::new(head))),
-            cost: (on && config.cost > 0.0).then(Cost::default),
+            cost: (on && config.cost > 0.0)
+                .then(|| Cost::new(config.score != UnknownScore::Cone || head.dim() >= MIN_DIM)),
             config: config.clone(),
         }
     }
@@ -224,7 +228,7 @@ impl Unknown {
         };
         let unknown = self.below(score);
         match &mut self.cost {
-            Some(cost) => cost.push(score, signal, self.config.cost),
+            Some(cost) => cost.push(score, signal, seen.frozen.label, self.config.cost),
             None => self.scores.push(score as f32),
         }
         let keep = 0.5f64.powf(1.0 / self.config.advanced.share_half_life);
@@ -261,7 +265,7 @@ impl Unknown {
                     cone.load(state)?;
                 }
                 if let Some(cost) = fresh.cost.as_mut().filter(|_| state.any_under("unknown.cost.")) {
-                    cost.load(state)?;
+                    cost.load(state, head.n_classes())?;
                 }
             }
             fresh.share = state.scalar::<f64>("unknown.share")?.clamp(SHARE_BOUNDS.0, SHARE_BOUNDS.1);
