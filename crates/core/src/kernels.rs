@@ -196,97 +196,178 @@ pub(crate) fn dot_f64(a: &[f32], b: &[f32]) -> f64 {
     a.iter().zip(b).map(|(&a, &b)| a as f64 * b as f64).sum()
 }
 
-/// Ratios x = `(slope · count + offset) · lift` behind a dead zone: x/e^δ above e^δ, x·e^δ below e^−δ, and 1
-/// between. In logarithms they shrink towards 0 by δ.
+/// Counts of an expert, and the line that makes shares of them: slope · count + offset.
 #[derive(Clone, Copy)]
-pub(crate) struct Ratios<'a> {
+pub(crate) struct Line<'a> {
     pub counts: &'a [f32],
-    pub lift: &'a [f32],
     pub slope: f32,
     pub offset: f32,
-    /// e^δ and e^−δ.
-    pub up: f32,
-    pub down: f32,
 }
 
-impl Ratios<'_> {
-    /// Writes the ratios. Returns Σ base · ratio, Σ base · ratio · text, and the largest ratio (at least 0). Without a base it
-    /// is 1 for every class.
-    pub(crate) fn weigh(self, base: Option<&[f32]>, text: &[f32], out: &mut [f32]) -> [f32; 3] {
-        struct Weigh<'a, const EVEN: bool>(Ratios<'a>, &'a [f32], &'a [f32], &'a mut [f32]);
-        impl<const EVEN: bool> WithSimd for Weigh<'_, EVEN> {
-            type Output = [f32; 3];
+/// What experts are weighed against: a row's exp(frozen logit − best), the lift, the base (1 for every class without one) and
+/// two further beliefs.
+#[derive(Clone, Copy)]
+pub(crate) struct Weighed<'a> {
+    pub text: &'a [f32],
+    pub lift: &'a [f32],
+    pub base: Option<&'a [f32]>,
+    pub beliefs: [&'a [f32]; 2],
+    /// e^δ and e^−δ.
+    pub zone: [f32; 2],
+}
 
-            #[inline(always)]
-            fn with_simd<S: Simd>(self, simd: S) -> [f32; 3] {
-                let Weigh(ratios, base, text, out) = self;
-                let [counts, lift, base, text] = each(
-                    [ratios.counts, ratios.lift, base, text],
-                    #[inline(always)]
-                    |v| S::as_simd_f32s(v),
-                );
-                let out = S::as_mut_simd_f32s(out);
-                let ratio = ratios.of(simd);
-                let mut sums = [[simd.splat_f32s(0.0); 2]; 2];
-                let mut most = simd.splat_f32s(0.0);
-                let mut add = inlined(
-                    #[inline(always)]
-                    |lane: usize, c: S::f32s, l: S::f32s, b: S::f32s, t: S::f32s| {
-                        let r = ratio(c, l);
-                        most = simd.max_f32s(most, r);
-                        let weighted = if EVEN { r } else { simd.mul_f32s(r, b) };
-                        sums[0][lane] = simd.add_f32s(sums[0][lane], weighted);
-                        sums[1][lane] = simd.mul_add_e_f32s(weighted, t, sums[1][lane]);
-                        r
-                    },
-                );
-                let (c2, c1) = counts.0.as_chunks::<2>();
-                let (l2, l1) = lift.0.as_chunks::<2>();
-                let (b2, b1) = base.0.as_chunks::<2>();
-                let (t2, t1) = text.0.as_chunks::<2>();
-                let (o2, o1) = out.0.as_chunks_mut::<2>();
-                for ((((c, l), b), t), o) in c2.iter().zip(l2).zip(b2).zip(t2).zip(o2) {
-                    o[0] = add(0, c[0], l[0], b[0], t[0]);
-                    o[1] = add(1, c[1], l[1], b[1], t[1]);
-                }
-                for ((((&c, &l), &b), &t), o) in c1.iter().zip(l1).zip(b1).zip(t1).zip(o1) {
-                    *o = add(0, c, l, b, t);
-                }
-                if !counts.1.is_empty() {
-                    let [c, l, b, t] = each(
-                        [counts.1, lift.1, base.1, text.1],
-                        #[inline(always)]
-                        |v| simd.partial_load_f32s(v),
-                    );
-                    simd.partial_store_f32s(out.1, add(1, c, l, b, t));
-                }
-                let [mass, hit] = each(
-                    sums,
-                    #[inline(always)]
-                    |pair| simd.reduce_sum_f32s(simd.add_f32s(pair[0], pair[1])),
-                );
-                [mass, hit, simd.reduce_max_f32s(most)]
-            }
-        }
-        match base {
-            Some(base) => Arch::new().dispatch(Weigh::<false>(self, base, text, out)),
-            // What stands for the base is not looked at.
-            None => Arch::new().dispatch(Weigh::<true>(self, text, text, out)),
+/// Experts that go through one pass: their sums fit the registers.
+pub(crate) const TOGETHER: usize = 5;
+
+impl Weighed<'_> {
+    /// Writes the ratios x = `(slope · count + offset) · lift` of at most [`TOGETHER`] experts behind a dead zone: x/e^δ above
+    /// e^δ, x·e^δ below e^−δ, and 1 between. In logarithms they shrink towards 0 by δ.
+    ///
+    /// With t = text · lift, returns Σ t, Σ base · t, and Σ base · belief · t of both beliefs; and writes Σ base · ratio and
+    /// Σ base · ratio · t of each expert to `sums`.
+    pub(crate) fn weigh(self, lines: &[Line<'_>], out: &mut [f32], sums: &mut [[f32; 2]]) -> [f32; 4] {
+        match lines.len() {
+            1 => self.weigh_some::<1>(lines, out, sums),
+            2 => self.weigh_some::<2>(lines, out, sums),
+            3 => self.weigh_some::<3>(lines, out, sums),
+            4 => self.weigh_some::<4>(lines, out, sums),
+            _ => self.weigh_some::<TOGETHER>(lines, out, sums),
         }
     }
 
+    fn weigh_some<const N: usize>(
+        self,
+        lines: &[Line<'_>],
+        out: &mut [f32],
+        sums: &mut [[f32; 2]],
+    ) -> [f32; 4] {
+        let lines: [Line<'_>; N] = std::array::from_fn(|i| lines[i]);
+        let (all, own) = match self.base {
+            Some(_) => Arch::new().dispatch(Weigh::<N, false>(self, lines, out)),
+            None => Arch::new().dispatch(Weigh::<N, true>(self, lines, out)),
+        };
+        sums[..N].copy_from_slice(&own);
+        all
+    }
+}
+
+struct Weigh<'a, const N: usize, const EVEN: bool>(Weighed<'a>, [Line<'a>; N], &'a mut [f32]);
+
+impl<const N: usize, const EVEN: bool> WithSimd for Weigh<'_, N, EVEN> {
+    type Output = ([f32; 4], [[f32; 2]; N]);
+
     #[inline(always)]
-    fn of<S: Simd>(self, simd: S) -> impl Fn(S::f32s, S::f32s) -> S::f32s {
-        let [slope, offset, up, down, one] = each(
-            [self.slope, self.offset, self.up, self.down, 1.0],
+    fn with_simd<S: Simd>(self, simd: S) -> Self::Output {
+        let Weigh(Weighed { text, lift, base, beliefs, zone }, lines, out) = self;
+        let classes = text.len();
+        // What stands for an even base is not looked at.
+        let rows = each(
+            [text, lift, base.unwrap_or(text), beliefs[0], beliefs[1]],
+            #[inline(always)]
+            |row: &[f32]| S::as_simd_f32s(row),
+        );
+        let counts = each(
+            lines,
+            #[inline(always)]
+            |line: Line<'_>| S::as_simd_f32s(line.counts),
+        );
+        let steps = rows[0].0.len();
+        let row_heads = each(
+            rows,
+            #[inline(always)]
+            |row| &row.0[..steps],
+        );
+        let count_heads = each(
+            counts,
+            #[inline(always)]
+            |counts| &counts.0[..steps],
+        );
+        let slopes = each(
+            lines,
+            #[inline(always)]
+            |line: Line<'_>| simd.splat_f32s(line.slope),
+        );
+        let offsets = each(
+            lines,
+            #[inline(always)]
+            |line: Line<'_>| simd.splat_f32s(line.offset),
+        );
+        let [up, down, one, zero] = each(
+            [zone[0], zone[1], 1.0, 0.0],
             #[inline(always)]
             |v| simd.splat_f32s(v),
         );
-        #[inline(always)]
-        move |count, lift| {
-            let ratio = simd.mul_f32s(simd.mul_add_e_f32s(slope, count, offset), lift);
-            simd.min_f32s(simd.mul_f32s(ratio, up), simd.max_f32s(simd.mul_f32s(ratio, down), one))
+        let (mut all, mut masses, mut hits) = ([zero; 4], [zero; N], [zero; N]);
+        let mut add = inlined(
+            #[inline(always)]
+            |[t, l, b, first, second]: [S::f32s; 5], mut values: [S::f32s; N]| {
+                let t = simd.mul_f32s(t, l);
+                all[0] = simd.add_f32s(all[0], t);
+                let seen = if EVEN { t } else { simd.mul_f32s(b, t) };
+                if !EVEN {
+                    all[1] = simd.add_f32s(all[1], seen);
+                }
+                all[2] = simd.mul_add_e_f32s(first, seen, all[2]);
+                all[3] = simd.mul_add_e_f32s(second, seen, all[3]);
+                for j in 0..N {
+                    let x = simd.mul_f32s(simd.mul_add_e_f32s(slopes[j], values[j], offsets[j]), l);
+                    let x = simd.min_f32s(simd.mul_f32s(x, up), simd.max_f32s(simd.mul_f32s(x, down), one));
+                    masses[j] =
+                        if EVEN { simd.add_f32s(masses[j], x) } else { simd.mul_add_e_f32s(x, b, masses[j]) };
+                    hits[j] = simd.mul_add_e_f32s(x, seen, hits[j]);
+                    values[j] = x;
+                }
+                values
+            },
+        );
+        let mut outs = out.chunks_exact_mut(classes);
+        let outs: [&mut [f32]; N] = std::array::from_fn(|_| outs.next().unwrap_or_default());
+        let mut outs = outs.map(|out| S::as_mut_simd_f32s(out));
+        {
+            let out_heads = outs.each_mut().map(|out| &mut out.0[..steps]);
+            for k in 0..steps {
+                let row = each(
+                    row_heads,
+                    #[inline(always)]
+                    |head| head[k],
+                );
+                let values = each(
+                    count_heads,
+                    #[inline(always)]
+                    |head| head[k],
+                );
+                let values = add(row, values);
+                for j in 0..N {
+                    out_heads[j][k] = values[j];
+                }
+            }
         }
+        if !rows[0].1.is_empty() {
+            let row = each(
+                rows,
+                #[inline(always)]
+                |row| simd.partial_load_f32s(row.1),
+            );
+            let values = each(
+                counts,
+                #[inline(always)]
+                |counts| simd.partial_load_f32s(counts.1),
+            );
+            let values = add(row, values);
+            for j in 0..N {
+                simd.partial_store_f32s(outs[j].1, values[j]);
+            }
+        }
+        let mut sums = [[0.0; 2]; N];
+        for j in 0..N {
+            sums[j] = [simd.reduce_sum_f32s(masses[j]), simd.reduce_sum_f32s(hits[j])];
+        }
+        let all = each(
+            all,
+            #[inline(always)]
+            |sum| simd.reduce_sum_f32s(sum),
+        );
+        (all, sums)
     }
 }
 

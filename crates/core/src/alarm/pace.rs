@@ -13,6 +13,9 @@ use crate::{Error, Result, State};
 /// Lengths of blocks: 1, 2, 4, …, 4096 scenes.
 const LEVELS: usize = 13;
 
+/// The first lengths, whose pace changes with nearly every scene.
+const SHORT: usize = 2;
+
 /// Blocks of a length before it counts.
 const MIN_BLOCKS: u64 = 8;
 
@@ -20,6 +23,8 @@ const MIN_BLOCKS: u64 = 8;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Pace {
     levels: [Level; LEVELS],
+    /// The largest pace of the lengths that rarely end a block: all but the first [`SHORT`].
+    of_long: f64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -35,7 +40,7 @@ struct Level {
 
 impl Default for Pace {
     fn default() -> Self {
-        Self { levels: [Level::default(); LEVELS] }
+        Self { levels: [Level::default(); LEVELS], of_long: 0.0 }
     }
 }
 
@@ -50,15 +55,23 @@ impl Pace {
                 Some(other) => sum += other,
                 None => {
                     level.waits = Some(sum);
+                    if k >= SHORT {
+                        self.compare_long();
+                    }
                     return;
                 }
             }
         }
+        self.compare_long();
+    }
+
+    fn compare_long(&mut self) {
+        self.of_long = largest(&self.levels[SHORT..], 0.0);
     }
 
     /// The pace, at least 1.
     pub(super) fn scenes(&self) -> f64 {
-        self.levels.iter().map(|level| level.pace).fold(1.0, f64::max)
+        largest(&self.levels[..SHORT], self.of_long.max(1.0))
     }
 
     pub(super) fn save(&self, name: &str, state: &mut State) {
@@ -85,8 +98,14 @@ impl Pace {
             *level = Level { blocks, squares, waits: waits.then_some(sum), pace: 0.0 };
             level.measure(k);
         }
+        pace.compare_long();
         Ok(pace)
     }
+}
+
+/// The largest pace, at least this much.
+fn largest(levels: &[Level], least: f64) -> f64 {
+    levels.iter().map(|level| level.pace).fold(least, f64::max)
 }
 
 impl Level {

@@ -6,30 +6,6 @@ use super::vectorised;
 /// Number of partial sums in element-wise passes.
 pub(crate) const LANES: usize = 16;
 
-/// `out = a · b`, one by one; returns the sum, ⟨a, b⟩.
-pub(crate) fn multiply(a: &[f32], b: &[f32], out: &mut [f32]) -> f32 {
-    vectorised(
-        #[inline(always)]
-        || {
-            let mut lanes = [0.0f32; LANES];
-            let (xs, x_tail) = a.as_chunks::<LANES>();
-            let (ys, y_tail) = b.as_chunks::<LANES>();
-            let (outs, out_tail) = out.as_chunks_mut::<LANES>();
-            for ((x, y), o) in xs.iter().zip(ys).zip(outs) {
-                for i in 0..LANES {
-                    o[i] = x[i] * y[i];
-                    lanes[i] += o[i];
-                }
-            }
-            let tail = x_tail.iter().zip(y_tail).zip(out_tail).map(|((x, y), o)| {
-                *o = x * y;
-                *o
-            });
-            sum_lanes(lanes, tail)
-        },
-    )
-}
-
 /// Σ term(a, b), in lanes.
 pub(crate) fn fold_lanes(a: &[f32], b: &[f32], term: impl Fn(f32, f32) -> f32) -> f32 {
     vectorised(

@@ -34,7 +34,7 @@ use super::config::DefaultConfig;
 use super::corrections::IN_PRIOR;
 use super::experts::{Expert, Shares};
 use super::neighbours::Neighbours;
-use crate::kernels::{Ratios, blend, exp, fold_lanes, ln, multiply};
+use crate::kernels::{Line, TOGETHER, Weighed, blend, exp, ln, max};
 use crate::methods::checked::checked_counts;
 use crate::methods::kl::cap_kl;
 use crate::{Error, Head, Result, State};
@@ -94,8 +94,6 @@ pub(super) struct Prior {
 pub(super) struct PriorWork {
     /// What each expert foretold of the sample.
     foretold: Vec<f64>,
-    /// exp(frozen logit − best) times lift.
-    lifted: Vec<f32>,
     /// π_k,c / π⁰_c of each expert k.
     ratios: Vec<f32>,
     shares: Shares,
@@ -157,22 +155,17 @@ impl Prior {
             self.at_start(&mut work.mix, out);
             return;
         }
-        work.lifted.resize(c, 0.0);
         work.ratios.resize(c * self.experts.len(), 0.0);
         work.foretold.resize(self.records.len(), 0.0);
-        let norm = 1.0 / multiply(text, &self.background.lift, &mut work.lifted) as f64;
-        let text = &work.lifted[..];
+        let (sums, [all, of_start, stay, near]) = self.weigh(text, &mut work.ratios);
+        let norm = 1.0 / all as f64;
         let weights = self.weights();
         let mut at_start = weights[0] as f32;
-        work.foretold[0] =
-            if self.uniform { 1.0 } else { multiply(&self.base, text, &mut work.mix) as f64 * norm };
+        work.foretold[0] = if self.uniform { 1.0 } else { of_start as f64 * norm };
         let mut factors: [(&[f32], f32); MAX_EXPERTS + 2] = [(&[], 0.0); MAX_EXPERTS + 2];
         let mut speaking = 0;
         if !self.stays.is_empty() {
-            // `mix` holds base · text where the base is not even; it is written below.
-            let seen = if self.uniform { text } else { &work.mix[..] };
-            let hit = |belief: &[f32]| fold_lanes(belief, seen, |b, t| b * t) as f64 * norm;
-            let hits = [hit(&self.stay), hit(&self.near)];
+            let hits = [stay as f64 * norm, near as f64 * norm];
             let [of_stay, of_near] = self.filter(hits, &weights, &mut work.foretold, &mut at_start);
             for (belief, factor) in [(&self.stay, of_stay), (&self.near, of_near)] {
                 if factor > LIGHT {
@@ -181,16 +174,14 @@ impl Prior {
                 }
             }
         }
-        for (k, (expert, ratios)) in self.experts.iter().zip(work.ratios.chunks_exact_mut(c)).enumerate() {
-            let base = (!self.uniform).then_some(&self.base[..]);
-            let [mass, hit, most] = self.ratios(expert).weigh(base, text, ratios);
+        for (k, (ratios, [mass, hit])) in work.ratios.chunks_exact(c).zip(sums).enumerate() {
             let mean = mass as f64 / c as f64;
             work.foretold[k + 1] = hit as f64 * norm / mean;
             if weights[k + 1] <= LIGHT {
                 continue;
             }
             let factor = (weights[k + 1] / mean) as f32;
-            if self.uniform && most <= 1.0 && mass == c as f32 {
+            if self.uniform && mass == c as f32 && max(ratios) <= 1.0 {
                 // All ratios lie within the dead zone: this expert says π⁰, too.
                 at_start += factor;
             } else {
@@ -242,18 +233,29 @@ impl Prior {
         }
     }
 
-    /// What gives π_k,c / π⁰_c of an expert: its smoothed counts, lifted, behind the dead zone.
-    fn ratios<'a>(&'a self, expert: &'a Expert) -> Ratios<'a> {
-        let (slope, offset) = expert.line();
+    /// Writes π_k,c / π⁰_c of all experts but for their scale: their smoothed counts, lifted, behind the dead zone. Returns
+    /// what [`Weighed::weigh`] does, of each expert and of all.
+    fn weigh(&self, text: &[f32], ratios: &mut [f32]) -> ([[f32; 2]; MAX_EXPERTS], [f32; 4]) {
         let zone = self.dead_zone.exp();
-        Ratios {
-            counts: &expert.near,
+        let weighed = Weighed {
+            text,
             lift: &self.background.lift,
-            slope: slope as f32,
-            offset: offset as f32,
-            up: zone as f32,
-            down: (1.0 / zone) as f32,
+            base: (!self.uniform).then_some(&self.base[..]),
+            beliefs: [&self.stay, &self.near],
+            zone: [zone as f32, (1.0 / zone) as f32],
+        };
+        let nothing = Line { counts: &[], slope: 0.0, offset: 0.0 };
+        let (mut sums, mut all) = ([[0.0; 2]; MAX_EXPERTS], [0.0; 4]);
+        let groups = self.experts.chunks(TOGETHER).zip(ratios.chunks_mut(TOGETHER * self.classes));
+        for ((experts, ratios), sums) in groups.zip(sums.chunks_mut(TOGETHER)) {
+            let mut lines = [nothing; TOGETHER];
+            for (line, expert) in lines.iter_mut().zip(experts) {
+                let (slope, offset) = expert.line();
+                *line = Line { counts: &expert.near, slope: slope as f32, offset: offset as f32 };
+            }
+            all = weighed.weigh(&lines[..experts.len()], ratios, sums);
         }
+        (sums, all)
     }
 
     /// The experts' weights: softmax of their records.
