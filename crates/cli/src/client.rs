@@ -1,12 +1,12 @@
 //! `ultta client`: small commands to a running service.
 
+mod connection;
 mod shown_for_people;
 
 use std::io::{BufRead, Write, stdin, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
 
 use anyhow::Context;
 use base64::Engine;
@@ -17,6 +17,7 @@ use ultta::Error;
 use ultta_formats::shown;
 use ultta_server::body::from_file;
 
+pub use self::connection::Client;
 use crate::correct::{self, Typed};
 use crate::failure::usage;
 use crate::suggest::Suggested;
@@ -514,101 +515,4 @@ fn label(text: &str) -> anyhow::Result<Value> {
         Typed::Index(number) => json!({"id": id, "label": number}),
         Typed::Name(class) => json!({"id": id, "class": class}),
     })
-}
-
-/// A refusal of the service, with what helps at the command line.
-fn advised(status: u16, detail: &str) -> String {
-    let nameless = || detail.split(';').next()?.strip_prefix("there is no stream ").filter(|_| status == 404);
-    match (status, nameless()) {
-        (401, _) => format!("{detail}; give a token with --token or in ULTTA_TOKEN"),
-        (_, Some(name)) => format!(
-            "there is no stream {name}; create it with `ultta client create --head FILE --stream {}`, or choose another (`ultta client list`)",
-            name.trim_matches('"')
-        ),
-        _ => detail.to_string(),
-    }
-}
-
-/// A connection to a service.
-pub struct Client {
-    agent: ureq::Agent,
-    url: String,
-    token: Option<String>,
-}
-
-impl Client {
-    pub fn of(service: &Service) -> Self {
-        Self::new(&service.url, service.token.as_deref())
-    }
-
-    pub fn new(url: &str, token: Option<&str>) -> Self {
-        let config = ureq::Agent::config_builder()
-            .http_status_as_error(false)
-            .timeout_connect(Some(Duration::from_secs(10)))
-            .build();
-        let url = url.trim_end_matches('/').to_string();
-        Self { agent: config.into(), url, token: token.map(str::to_string) }
-    }
-
-    pub fn get(&self, path: &str) -> anyhow::Result<Value> {
-        self.answer(self.with_token(self.agent.get(format!("{}{path}", self.url))).call())
-    }
-
-    /// What is no text.
-    pub fn bytes(&self, path: &str) -> anyhow::Result<Vec<u8>> {
-        self.read(self.with_token(self.agent.get(format!("{}{path}", self.url))).call())
-    }
-
-    fn delete(&self, path: &str) -> anyhow::Result<()> {
-        self.read(self.with_token(self.agent.delete(format!("{}{path}", self.url))).call())?;
-        Ok(())
-    }
-
-    fn with_token<B>(&self, request: ureq::RequestBuilder<B>) -> ureq::RequestBuilder<B> {
-        match &self.token {
-            Some(token) => request.header("authorization", format!("Bearer {token}")),
-            None => request,
-        }
-    }
-
-    pub fn post(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
-        self.send(path, "application/json", &serde_json::to_vec(body)?)
-    }
-
-    fn send(&self, path: &str, kind: &str, body: &[u8]) -> anyhow::Result<Value> {
-        self.answer(self.request(path, kind).send(body))
-    }
-
-    fn request(&self, path: &str, kind: &str) -> ureq::RequestBuilder<ureq::typestate::WithBody> {
-        self.with_token(self.agent.post(format!("{}{path}", self.url)).header("content-type", kind))
-    }
-
-    /// The answer as it was sent.
-    fn text(&self, path: &str, kind: &str, body: &[u8]) -> anyhow::Result<String> {
-        Ok(String::from_utf8_lossy(&self.read(self.request(path, kind).send(body))?).into_owned())
-    }
-
-    fn answer(&self, result: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> anyhow::Result<Value> {
-        Ok(serde_json::from_slice(&self.read(result)?).unwrap_or(Value::Null))
-    }
-
-    fn read(&self, result: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> anyhow::Result<Vec<u8>> {
-        let mut response = result.with_context(|| {
-            format!(
-                "no answer from {}; is `ultta serve` running there? (--url and ULTTA_URL name another address)",
-                self.url
-            )
-        })?;
-        let status = response.status();
-        let bytes = response.body_mut().with_config().limit(1 << 30).read_to_vec()?;
-        if status.is_success() {
-            return Ok(bytes);
-        }
-        let value: Value = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
-        let detail = advised(status.as_u16(), value["detail"].as_str().unwrap_or("no reason given"));
-        match status.as_u16() {
-            400..=499 => usage(format!("{status}: {detail}")),
-            _ => anyhow::bail!("{status}: {detail}"),
-        }
-    }
 }

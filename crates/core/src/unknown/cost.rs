@@ -102,9 +102,10 @@ impl Cost {
         }
         // States of earlier builds have no answers: one for all explains nothing.
         let unsaid = vec![0; rows.len() / 2];
-        let answers = match state.has("unknown.cost.answers") {
-            true => state.get_n::<u32>("unknown.cost.answers", rows.len() / 2)?,
-            false => &unsaid,
+        let answers = if state.has("unknown.cost.answers") {
+            state.get_n::<u32>("unknown.cost.answers", rows.len() / 2)?
+        } else {
+            &unsaid
         };
         if answers.iter().any(|&answer| answer as usize >= classes) {
             return Err(Error::state("unknown.cost.answers: a class out of range"));
