@@ -123,16 +123,16 @@ fn scores_that_the_caller_has_give_the_same_bits() {
 fn any_blocks_and_any_resume_give_the_same_bits() {
     let world = World::small();
     let cuts = [1, 39, 64, 65, 333, 1024, 1025, 2049];
-    for (kind, stream) in [("plain", Stream::plain(&world, LONG, 8)), ("full", Stream::full(&world, LONG, 9))]
-    {
+    let plain = ("plain", Stream::plain(&world, LONG / 2, 8), LONG / 2);
+    for (kind, stream, rows) in [plain, ("full", Stream::full(&world, LONG, 9), LONG)] {
         for (name, config) in independent_variants() {
             let mut single = world.session(&config);
-            let expected = stream.play(&mut single, 0..LONG, 1);
+            let expected = stream.play(&mut single, 0..rows, 1);
             let bytes = single.state().to_bytes().unwrap();
-            for block in [7, LONG] {
+            for block in [7, rows] {
                 let mut session = world.session(&config);
                 assert!(
-                    stream.play(&mut session, 0..LONG, block) == expected,
+                    stream.play(&mut session, 0..rows, block) == expected,
                     "{name}, {kind}, blocks of {block}"
                 );
                 assert!(
@@ -143,7 +143,7 @@ fn any_blocks_and_any_resume_give_the_same_bits() {
             }
             let mut resumed = world.session(&config);
             let (mut got, mut at) = (Played::default(), 0);
-            for cut in cuts.into_iter().chain([LONG]) {
+            for cut in cuts.into_iter().filter(|&cut| cut < rows).chain([rows]) {
                 got.extend(stream.play(&mut resumed, at..cut, 50));
                 let saved = through_bytes(&resumed.state());
                 assert_eq!(saved, resumed.state(), "{name}, {kind}, bytes at {cut}");

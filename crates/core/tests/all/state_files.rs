@@ -151,15 +151,20 @@ fn all_saved() -> Vec<(&'static str, Config, State)> {
         .collect()
 }
 
-/// Loads a state that should be refused into a session that has learnt; the session must not notice.
-fn refused(config: &Config, state: &State) -> String {
+/// A session that has learnt.
+fn learnt(config: &Config) -> Session {
     let world = World::small();
     let mut session = world.session(config);
     session.step(&world.rows(150, 3)).unwrap();
-    let before = session.state();
-    let error = session.load(state).expect_err("the state should be refused");
-    assert_eq!(session.state(), before, "after: {error}");
-    assert!(Session::resume(world.head.clone(), state).is_err());
+    session
+}
+
+/// Loads a state that should be refused into a copy of a session; the copy must not notice.
+fn refused(session: &Session, state: &State) -> String {
+    let mut copy = session.clone();
+    let error = copy.load(state).expect_err("the state should be refused");
+    assert_eq!(copy.state(), session.state(), "after: {error}");
+    assert!(Session::resume(session.head().clone(), state).is_err());
     error.to_string()
 }
 
@@ -248,12 +253,13 @@ fn hostile_headers_are_refused() {
 fn every_missing_tensor_is_named() {
     for (name, config, state) in all_saved() {
         assert!(state.tensors.keys().any(|k| k.starts_with("healthy.")), "{name}");
+        let session = learnt(&config);
         // A state without the features of recent samples is that of a session in which labels do not teach.
         for key in state.tensors.keys().filter(|key| *key != "local.recent.features") {
             let mut without = state.clone();
             without.tensors.remove(key);
             println!("{name}, without {key}");
-            let error = refused(&config, &without);
+            let error = refused(&session, &without);
             // what is not rounded is whole, with sums of its own
             let short = match key.trim_start_matches("healthy.") {
                 "evidence.rounded" => "_sum",
@@ -283,6 +289,7 @@ fn resized(tensor: &Tensor, by: isize) -> Tensor {
 #[test]
 fn wrong_lengths_and_types_are_refused() {
     for (_, config, state) in all_saved() {
+        let session = learnt(&config);
         for (key, tensor) in &state.tensors {
             for by in [-1, 1] {
                 let mut changed = state.clone();
@@ -290,7 +297,7 @@ fn wrong_lengths_and_types_are_refused() {
                 // windows may hold any number of values, but then their columns disagree
                 let free = ["unknown.scores", "local.updated_at"];
                 if !free.contains(&key.as_str()) && changed.tensors[key] != *tensor {
-                    refused(&config, &changed);
+                    refused(&session, &changed);
                 }
             }
             let mut changed = state.clone();
@@ -299,7 +306,7 @@ fn wrong_lengths_and_types_are_refused() {
                 _ => Tensor::U8(vec![1; 8].into()),
             };
             changed.tensors.insert(key.clone(), other);
-            assert!(refused(&config, &changed).contains("wrong type"), "{key}");
+            assert!(refused(&session, &changed).contains("wrong type"), "{key}");
         }
     }
 }
@@ -307,6 +314,7 @@ fn wrong_lengths_and_types_are_refused() {
 #[test]
 fn values_that_are_not_finite_are_refused() {
     let (_, config, state) = all_saved().remove(0);
+    let session = learnt(&config);
     for (key, tensor) in &state.tensors {
         for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
             let mut changed = state.clone();
@@ -317,7 +325,7 @@ fn values_that_are_not_finite_are_refused() {
             }
             let error = State::from_bytes(&changed.to_bytes().unwrap()).unwrap_err().to_string();
             assert!(error.contains(key) && error.contains("not finite"), "{tensor:?}: {error}");
-            assert!(refused(&config, &changed).contains("not finite"), "{key}, never written");
+            assert!(refused(&session, &changed).contains("not finite"), "{key}, never written");
         }
     }
 }
@@ -327,6 +335,7 @@ fn values_that_cannot_be_are_refused_or_harmless() {
     let world = World::small();
     let rows = world.rows(200, 6);
     for (name, config, state) in all_saved() {
+        let fresh = world.session(&config);
         for (key, tensor) in &state.tensors {
             for choice in 0..5 {
                 let mut changed = state.clone();
@@ -340,10 +349,9 @@ fn values_that_cannot_be_are_refused_or_harmless() {
                     Tensor::I16(v) => Arc::make_mut(v).fill([0, 1, i16::MAX, i16::MIN, -1][choice]),
                     Tensor::U8(v) => Arc::make_mut(v).fill([0, 1, 255, 127, 128][choice]),
                 }
-                let mut session = world.session(&config);
-                let before = session.state();
+                let mut session = fresh.clone();
                 if session.load(&changed).is_err() {
-                    assert_eq!(session.state(), before);
+                    assert_eq!(session.state(), fresh.state());
                     continue;
                 }
                 let what = format!("{name}: {key} filled with choice {choice} ({} values)", len(tensor));
@@ -368,11 +376,11 @@ fn len(tensor: &Tensor) -> usize {
 #[test]
 fn metadata_is_checked() {
     let state = saved();
-    let config = quick("ul-tta", &[]);
+    let session = learnt(&quick("ul-tta", &[]));
     for key in ["format", "head", "settings"] {
         let mut changed = state.clone();
         changed.metadata.remove(key);
-        refused(&config, &changed);
+        refused(&session, &changed);
     }
     let mut changed = state.clone();
     changed.metadata.remove("format");
