@@ -228,7 +228,7 @@ def beside_gains(runs):
         cells = []
         for pack in TEXTS:
             own = [100 * (r["top1"] - r["zero_shot"]["top1"]) for r in runs
-                   if (r["protocol"], r["dataset"], r["method"]) == ("iid", pack, method)]
+                   if (r["protocol"], r["dataset"].split("/")[0], r["method"]) == ("iid", pack, method)]
             cells.append(f"{mean(own):+.1f}" if own else "–")
         out.append(f"| {method} | {published} | {' | '.join(cells)} |")
     return "\n".join(out)

@@ -176,6 +176,7 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         sink,
         tally: Tally::default(),
         unreadable: 0,
+        unlabelled: None,
         hung_up: false,
         progress: ProgressBar::hidden(),
         interrupt: &interrupt,
@@ -259,6 +260,8 @@ struct Classify<'a> {
     sink: Option<Sink>,
     tally: Tally,
     unreadable: usize,
+    /// A class that a folder or table names and the head does not have.
+    unlabelled: Option<String>,
     hung_up: bool,
     guard: GuardWatch,
     progress: ProgressBar,
@@ -324,6 +327,9 @@ impl Classify<'_> {
             match row {
                 Ok(row) => {
                     let label = self.label(item);
+                    if label.is_none() && self.unlabelled.is_none() {
+                        self.unlabelled = item.class.clone();
+                    }
                     self.tally.push(&step.rows[*row], label);
                     if let Some(set) = step.sets.get(*row) {
                         self.tally.push_set(set, label);
@@ -488,10 +494,15 @@ impl Classify<'_> {
             let summary = self.tally.summary(&self.session, time);
             summary.print(&mut stderr(), samples, self.args.verbose)?;
             let labelled = self.tally.labelled();
-            if labelled > 0 && labelled < self.tally.n {
-                eprintln!(
+            match &self.unlabelled {
+                Some(class) if labelled == 0 => eprintln!(
+                    "no accuracy: {} and the other folders or table entries are not among the class names",
+                    shown(class)
+                ),
+                _ if labelled > 0 && labelled < self.tally.n => eprintln!(
                     "top-1 and ECE are those of the {labelled} pictures whose folder or table names a class"
-                );
+                ),
+                _ => {}
             }
         }
         if self.tally.n == 0 && self.unreadable > 0 && code.is_none() {

@@ -225,12 +225,14 @@ impl Summary {
         } else {
             String::new()
         };
-        writeln!(
-            out,
-            "estimated accuracy {from} (90 % interval): adapted {}, zero-shot {}{rough}",
-            of(&self.estimate.estimate),
-            of(&self.zero_shot.estimate.estimate)
-        )?;
+        if self.n > 0 {
+            writeln!(
+                out,
+                "estimated accuracy {from} (90 % interval): adapted {}, zero-shot {}{rough}",
+                of(&self.estimate.estimate),
+                of(&self.zero_shot.estimate.estimate)
+            )?;
+        }
         if let Some(sets) = &self.sets {
             let held =
                 sets.held.map(|held| format!(", held the truth {:.1} %", 100.0 * held)).unwrap_or_default();

@@ -280,23 +280,50 @@ pub fn features(
         best.push(cosine);
     }
     findings.push(to_the_best_class(best.iter().sum::<f32>() / best.len().max(1) as f32, head));
-    if let Some(labels) = labels {
-        let n = head.n_classes();
-        findings.push(match labels.iter().max().filter(|&&label| label >= n) {
-            Some(label) => wrong(
-                format!(
-                    "these do not belong together: label {label} is not below the number of classes, {n}"
-                ),
-                "the head has too few classes, or the labels begin at 1",
-            ),
-            None => belong::judge(n, &sample.iter().map(|&row| labels[row]).zip(top).collect::<Vec<_>>()),
-        });
-    }
+    let told = match labels {
+        Some(labels) => {
+            let answers: Vec<_> = sample.iter().map(|&row| labels[row]).zip(top).collect();
+            findings.push(belonging(labels, head.n_classes(), answers));
+            "cosines and answers"
+        }
+        None => {
+            findings.push(doubtful(
+                "there are no labels: whether the head's classes are those of the pictures was not judged",
+                "give a file with labels, or look at some answers of `ultta run`",
+            ));
+            "cosines"
+        }
+    };
     if sample.len() < features.rows() {
         let (some, all) = (sample.len(), features.rows());
-        findings.push(fine(format!("cosines and answers are those of {some} rows, spread over {all}")));
+        findings.push(fine(format!("{told} are those of {some} rows, spread over {all}")));
     }
     findings
+}
+
+/// Whether labels and a head of `n` classes belong together, by the labels of all rows and labels and answers of some.
+fn belonging(labels: &[usize], n: usize, answers: Vec<(usize, usize)>) -> Finding {
+    let (low, high) = labels.iter().fold((usize::MAX, 0), |(l, h), &label| (l.min(label), h.max(label)));
+    if high < n {
+        return belong::judge(n, &answers);
+    }
+    if (low, high) == (1, n) {
+        let moved = answers.into_iter().map(|(label, class)| (label - 1, class)).collect::<Vec<_>>();
+        let judged = belong::judge(n, &moved);
+        if judged.verdict == Verdict::Fine {
+            return wrong(
+                format!("the labels begin at 1; moved by -1: {}", judged.what),
+                "subtract 1 from every label",
+            );
+        }
+    }
+    wrong(
+        format!(
+            "these do not belong together: the labels go up to {high}, the head has {n} classes, 0 to {}",
+            n - 1
+        ),
+        "give the head of these classes",
+    )
 }
 
 /// What the mean cosine between pictures tells.

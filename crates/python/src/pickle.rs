@@ -11,7 +11,7 @@ use ultta::{Alarm, Prediction, Row, Scores};
 
 use crate::array::{matrix, vector};
 use crate::head::Head;
-use crate::step::{Health, Step};
+use crate::step::{Estimate, Health, Step};
 
 /// What `__reduce__` returns: a function and its arguments.
 pub type Reduced<'py> = (Bound<'py, PyAny>, Bound<'py, PyTuple>);
@@ -37,6 +37,10 @@ pub fn reduce_health<'py>(py: Python<'py>, health: &ultta::Health) -> PyResult<R
     Ok((function(py, "_restore_health")?, (health_text(health)?,).into_pyobject(py)?))
 }
 
+pub fn reduce_estimate<'py>(py: Python<'py>, figures: [f64; 3]) -> PyResult<Reduced<'py>> {
+    Ok((function(py, "_restore_estimate")?, (figures,).into_pyobject(py)?))
+}
+
 pub fn reduce_step<'py>(
     py: Python<'py>,
     head: Head,
@@ -56,6 +60,15 @@ pub fn reduce_step<'py>(
     };
     let arguments = (head, PyBytes::new(py, &rows), health_text(&step.health)?, kept).into_pyobject(py)?;
     Ok((function(py, "_restore_step")?, arguments))
+}
+
+/// Unpickles an estimate.
+#[pyfunction]
+pub fn _restore_estimate(figures: [f64; 3]) -> PyResult<Estimate> {
+    if figures.iter().all(|figure| (0.0..=1.0).contains(figure)) {
+        return Ok(Estimate::new(figures));
+    }
+    Err(PyValueError::new_err("an estimate is a share and its interval, from 0 to 1"))
 }
 
 /// Unpickles a health.

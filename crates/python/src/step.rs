@@ -363,6 +363,12 @@ pub struct Estimate {
     high: f64,
 }
 
+impl Estimate {
+    pub fn new([top1, low, high]: [f64; 3]) -> Self {
+        Self { top1, low, high }
+    }
+}
+
 impl From<ultta::Estimate> for Estimate {
     fn from(ultta::Estimate { top1, low, high }: ultta::Estimate) -> Self {
         Self { top1, low, high }
@@ -379,6 +385,18 @@ impl Estimate {
         dict.set_item("low", self.low)?;
         dict.set_item("high", self.high)?;
         Ok(dict)
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Reduced<'py>> {
+        pickle::reduce_estimate(py, [self.top1, self.low, self.high])
+    }
+
+    fn __copy__<'py>(this: &Bound<'py, Self>) -> Bound<'py, Self> {
+        this.clone()
+    }
+
+    fn __deepcopy__<'py>(this: &Bound<'py, Self>, _memo: &Bound<'_, PyAny>) -> Bound<'py, Self> {
+        this.clone()
     }
 
     fn __repr__(&self) -> String {

@@ -26,7 +26,7 @@ def test_docstrings_of_modules(name: str) -> None:
     assert failed == 0
 
 
-@pytest.mark.parametrize("name", ["Encoder", "Head", "Session", "State", "Step", "ZeroShot", "Health"])
+@pytest.mark.parametrize("name", ["Encoder", "Head", "Session", "State", "Step", "ZeroShot", "Estimate", "Health"])
 def test_docstrings_of_compiled_classes(name: str) -> None:
     owner = getattr(ultta, name)
     assert owner.__doc__

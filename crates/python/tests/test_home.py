@@ -60,6 +60,9 @@ def test_health_travels(session: ultta.Session, stream: Stream) -> None:
     health = session.health
     for other in (pickle.loads(pickle.dumps(health)), copy.copy(health), copy.deepcopy(health)):
         assert other == health and other.to_dict() == health.to_dict()
+    estimate = health.estimate
+    for told in (pickle.loads(pickle.dumps(estimate)), copy.copy(estimate), copy.deepcopy(estimate)):
+        assert told == estimate and told.to_dict() == estimate.to_dict()
 
 
 def test_evaluations_travel(stream: Stream) -> None:

@@ -198,6 +198,8 @@ fn the_tiny_model_says_what_it_knows() {
         "{told}"
     );
     assert!(!told.contains("warning"), "{told}");
+    let told = classify("disc,pentagon").stderr;
+    assert!(told.contains("no accuracy: ") && told.contains("are not among the class names"), "{told}");
     let told = classify("cat,circle").stderr;
     assert!(
         told.contains("the tiny model knows ten shapes (circle, square") && told.contains("not cat"),

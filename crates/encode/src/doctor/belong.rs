@@ -98,7 +98,7 @@ pub(super) fn judge(n: usize, answers: &[(usize, usize)]) -> Finding {
     let votes = Votes::new(n, answers);
     let (right, chance, spread) = (votes.moved(0), 1.0 / n as f64, votes.spread());
     let (best, agreed) = (votes.best_order(), votes.agreed());
-    let percent = |share: f64| format!("{:.1} %", 100.0 * share);
+    let percent = |share: f64| format!("{:.1} %", 100.0 * share.max(0.0));
     let by_chance = format!("by chance {:.1} ± {:.1} %", 100.0 * chance, 100.0 * spread);
     if right >= chance + BEYOND * spread || (right >= NEARLY * best && right > chance) {
         let told = format!("zero-shot top-1 {}, {by_chance}", percent(right));
@@ -143,9 +143,14 @@ pub(super) fn judge(n: usize, answers: &[(usize, usize)]) -> Finding {
             percent(right),
             percent(best)
         ),
-        format!(
-            "the labels name {labels} classes, the head has {n}: give the head of these classes and of this encoder"
-        ),
+        if labels == n {
+            "the labels are not those of these rows, or the head is of other classes or of another encoder"
+                .into()
+        } else {
+            format!(
+                "the labels name {labels} classes, the head has {n}: give the head of these classes and of this encoder"
+            )
+        },
     )
 }
 
