@@ -527,8 +527,10 @@ mod tests {
         let head = Head::new(vec![1.0, 0.0, 0.0, 0.0, 1.0, 0.0], 3, ["a", "b"], 100.0).unwrap();
         let rows = [0.4, 0.1, 1.0, 0.1, 0.4, 1.0].repeat(8);
         let z = Features::normalized(rows, 3).unwrap();
+        let labels = [0, 1].repeat(8);
         let named = |encoder: &str| {
-            worst(&features(&z, &[1.0; 16], None, Some(&head.clone().with_metadata("encoder", encoder))))
+            let head = head.clone().with_metadata("encoder", encoder);
+            worst(&features(&z, &[1.0; 16], Some(&labels), Some(&head)))
         };
         // Cosines around 0.37 are those of ViT-B-32 and of models that nobody measured, not those of GeoRSCLIP.
         assert_eq!((named("ViT-B-32").0, named("someone/else").0), (Verdict::Fine, Verdict::Fine));
@@ -543,6 +545,20 @@ mod tests {
         assert_eq!(worst(&features(&z, &norms, Some(&labels), Some(&head))).0, Verdict::Fine);
         let (verdict, what) = worst(&features(&z, &[10.0; 40], Some(&labels), Some(&head)));
         assert!(verdict == Verdict::Wrong && what.contains("norms"), "{what}");
+        // Without labels nobody knows whether the classes are those of the pictures.
+        let (verdict, what) = worst(&features(&z, &norms, None, Some(&head)));
+        assert!(verdict == Verdict::Doubtful && what.contains("no labels"), "{what}");
+        let more = |by: usize| labels.iter().map(|label| label + by).collect::<Vec<_>>();
+        let (verdict, what) = worst(&features(&z, &norms, Some(&more(1)), Some(&head)));
+        assert!(
+            verdict == Verdict::Wrong && what.contains("begin at 1; moved by -1: zero-shot top-1"),
+            "{what}"
+        );
+        let (verdict, what) = worst(&features(&z, &norms, Some(&more(3)), Some(&head)));
+        assert!(
+            verdict == Verdict::Wrong && what.contains("the labels go up to 7, the head has 5"),
+            "{what}"
+        );
         let (z, labels, head) = data(|c| (c + 1) % 5);
         let (verdict, what) = worst(&features(&z, &norms, Some(&labels), Some(&head)));
         assert!(verdict == Verdict::Wrong && what.contains("moved by -1"), "{what}");
