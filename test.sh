@@ -8,7 +8,7 @@ set -euo pipefail
 cd "$(dirname "$0")"
 export CARGO_INCREMENTAL=0
 export RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-Dwarnings
-all=(--workspace --features gradient,nats,parquet)
+all=(--workspace --features gradient,mqtt,nats,parquet)
 
 # Python packages arrive while the compiler works.
 venv=$(mktemp -d)

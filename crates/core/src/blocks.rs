@@ -1,5 +1,5 @@
-//! [`Blocks`]: a long input in pieces. Every size in which rows are grouped on their way
-//! stands here, with its reason.
+//! [`Blocks`]: a long input in pieces. Every size in which rows are grouped on their way through a step, through `ultta run`
+//! and through the service stands here, with its reason.
 //!
 //! Sizes change speed only. The answers of a method with independent rows are the same for every grouping, bit for
 //! bit; a method that answers a batch jointly gets its rows in one piece.

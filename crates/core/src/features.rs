@@ -15,7 +15,8 @@ pub const NORM_TOLERANCE: f64 = 1e-2;
 /// A row whose norm is at most this far from 1 is taken as it is: f32 arithmetic gives no better.
 const NORM_EXACT: f64 = 2e-6;
 
-/// Rows of unit vectors, one per sample. They are unit because only checked constructors make them.
+/// Rows of unit vectors, one per sample. They are unit because the constructors check them; [`Features::trusted`] alone takes
+/// the word of its caller.
 ///
 /// ```
 /// use ultta::Features;
@@ -227,7 +228,7 @@ fn norm(row: &[f32]) -> f64 {
 }
 
 /// A features file, memory-mapped: rows are converted and checked as they are read, so a file larger than memory
-/// streams. Safetensors, `.npy` or `.npz` (`docs/formats.md`).
+/// streams. Safetensors, `.npy`, `.npz` or, in builds with the feature, Parquet (`docs/formats.md`).
 ///
 /// Beside the rows a file may carry which rows may teach (`learn`), when they arrived (`times`) and extra views of
 /// the samples (`views`): what [`Input`](crate::Input) takes.

@@ -22,10 +22,12 @@ use crate::{Error, Result, State};
 /// The frozen model is confident from this probability on.
 const CONFIDENT: f32 = 0.8;
 
-/// Contradictions of a confident frozen model that count as harm: more than this many times the errors that its
-/// probabilities tell of, and this share of the window besides. On 17 packs under the protocols of `harm`, seed 0, no
-/// window of 256 samples in 4,785 is taken for harm.
+/// Contradictions of a confident frozen model count as harm if there are more of them than this many times the errors that
+/// its probabilities tell of, plus [`SLACK`] of the window. On 17 packs under the protocols of `harm`, seed 0, no window of 256
+/// samples in 4,785 is taken for harm.
 const EXCESS: f64 = 2.0;
+
+/// Share of the window that may contradict besides.
 const SLACK: f64 = 1.0 / 40.0;
 
 /// Settings of the collapse guard.

@@ -32,19 +32,29 @@ const LABELLED: usize = 200;
 /// Labels that the probabilities themselves are worth.
 const BELIEF: f64 = 40.0;
 
-/// Weight of a label, and of what was believed, once the stream has changed behind it.
+/// Weight of a label that is older than the last change of the stream.
 const BEFORE_CHANGE: f32 = 0.3;
+
+/// Weight of the probabilities from before the last change of the stream.
 const BELIEVED_BEFORE: f64 = 0.1;
 
-/// Misses are allowed less by so many standard deviations of a share that is counted over the labels and `SPARE` more: ever, and
-/// over the labels since a change. A change leaves `LEAST` of them, at the least.
+/// Caution: the misses allowed are lowered by this many standard deviations of a share that is counted over all labels (and
+/// `SPARE` more).
 const CAUTION: f64 = 0.2;
+
+/// The same once the stream has changed, with the labels since the change in the place of all labels.
 const CAUTION_AFTER_CHANGE: f64 = 1.5;
+
+/// Labels that are added to those that were counted, so that a few labels do not make caution boundless.
 const SPARE: f64 = 15.0;
+
+/// Caution after a change leaves at least this share of 1 − coverage as misses, however few the labels since then.
 const LEAST: f64 = 0.3;
 
-/// What is believed is looked at again after this many samples, and fades by half over so many.
+/// The probabilities of recent samples are looked at again after this many samples.
 const EVERY: u64 = 32;
+
+/// Half-life, in samples, of the probabilities that are looked at.
 const BELIEF_HALF_LIFE: f64 = 180.0;
 
 /// Samples that labels may come for.

@@ -20,7 +20,7 @@ pub struct Pack {
 
 impl Pack {
     /// Opens a file and checks its header and labels; no row is read yet. Labels come from the file itself, or
-    /// from `labels` (any of the three formats) when given.
+    /// from `labels` (any format of a features file) when given.
     pub fn open(path: impl AsRef<Path>, labels: Option<&Path>) -> Result<Self> {
         let mut pack = Self::of(FeatureFile::open(path)?);
         if let Some(path) = labels {

@@ -40,7 +40,7 @@ pub fn predict(
         let step = session.predict(samples.input(zero_shot, extent.needs_scores()))?;
         Ok(Answers::of(&step, 0..step.rows.len(), extent, Kept::Nothing, generation))
     };
-    // Scores that were computed on the way are those of all rows; there are none for so many.
+    // Scores that were computed before are those of all rows, and the largest requests have none (`Stream::score`).
     if samples.len() <= most || zero_shot.is_some() {
         return answer(samples, zero_shot);
     }

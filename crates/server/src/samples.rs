@@ -3,8 +3,8 @@
 
 use ultta::{Features, Input, Result, Scores};
 
-/// Samples in arrival order, and what the sender says about them. Only [`Samples::new`] and the log make them, so the
-/// parts always fit each other: one row of features per sample, all of them unit.
+/// Samples in arrival order, and what the sender says about them. [`Samples::new`] checks that the parts fit each other, and
+/// nothing else takes parts one by one: there is one row of features per sample, all of them unit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Samples {
     features: Features<'static>,

@@ -30,10 +30,10 @@ venv() { # packages
   "$scratch/venv/bin/pip" install -q "$@"
 }
 
-wide() { cargo test --quiet --workspace --features gradient,nats,parquet --test service wide_features -- --ignored --nocapture; } # memory at d = 4096
+wide() { cargo test --quiet --workspace --features gradient,mqtt,nats,parquet --test service wide_features -- --ignored --nocapture; } # memory at d = 4096
 
 kills() { # kill -9 under load, half of them amid labels, snapshots, returns, freezing, compaction and a shadow
-  ULTTA_KILLS="${KILLS:-200}" cargo test --quiet --workspace --features gradient,nats,parquet --test cli killed_at_random -- --nocapture
+  ULTTA_KILLS="${KILLS:-200}" cargo test --quiet --workspace --features gradient,mqtt,nats,parquet --test cli killed_at_random -- --nocapture
 }
 
 hostile() { # normal clients alone and beside hostile ones: their p99, every status, memory

@@ -24,8 +24,10 @@ const FIRST: usize = 32;
 /// tell strangers apart.
 const EVERY: usize = 128;
 
-/// Images that a fit looks at, at most, and its rounds.
+/// Images that a fit looks at, at most.
 const FIT: usize = 512;
+
+/// Rounds of a fit.
 const ROUNDS: usize = 24;
 
 /// How far apart, in pooled standard deviations, the parts of the mixture must be to speak for strangers: at all, and
@@ -39,10 +41,14 @@ const MOST_STRANGERS: f64 = 0.5;
 /// given to many classes, and those have images of their own, too. Chosen on the packs of `docs/estimates.md`.
 const EXPLAINED: (f64, f64) = (0.55, 0.7);
 
-/// Factors of the share asked for: where nothing speaks for strangers (images drift, and more fall below an old threshold),
-/// where all of it does, and the most that the mirrored quantile may make of it. Chosen on the packs of `docs/estimates.md`.
+/// The threshold lies at this multiple of the share asked for where nothing speaks for strangers: images drift, and more fall
+/// below an old threshold. This and the two below were chosen on the packs of `docs/estimates.md`.
 const PLAIN: f64 = 0.65;
+
+/// The multiple where everything speaks for strangers.
 const RAISED: f64 = 1.3;
+
+/// The mirrored quantile (as far below the median as the surest share lies above it) may raise it up to this multiple.
 const MIRRORED: f64 = 2.0;
 
 /// An image in the window.

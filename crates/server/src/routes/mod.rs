@@ -123,7 +123,7 @@ pub async fn read(body: Body, most: usize, pause: u64) -> Result<Bytes, Problem>
 /// Bodies and answers above this size are worked on aside.
 const LARGE: usize = 1 << 20;
 
-/// Does work on so many bytes. If that takes long, the requests that this thread serves go on on another one.
+/// Does work on `bytes` bytes. If these are many, the other requests of this thread move to another thread first.
 pub fn aside<T>(bytes: usize, work: impl FnOnce() -> T) -> T {
     if bytes > LARGE { tokio::task::block_in_place(work) } else { work() }
 }

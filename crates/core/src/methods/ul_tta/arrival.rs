@@ -7,10 +7,11 @@ use super::prior::{PriorWork, WARM_UP};
 use super::{Answered, Incoming, UlTta, Work};
 use crate::adapter::Batch;
 
-/// A restart is *hasty* if it comes before this many samples since the last one. After any restart, and again after each
-/// hasty one that follows it, the prior's warm-up is four times as long, at most this many times: on a stream that keeps
-/// changing its look a prior is out of date as soon as it is learnt.
+/// A restart is *hasty* if it comes before this many samples since the last one.
 const LASTING: u64 = 4096;
+
+/// A restart makes the prior's warm-up four times as long, and so does each hasty restart that follows it, up to this many
+/// restarts in all: on a stream that keeps changing its look a prior is out of date as soon as it is learnt.
 const MOST_HASTY: u64 = 4;
 
 /// Mean of a row's frozen logits, and their mean square after centring.

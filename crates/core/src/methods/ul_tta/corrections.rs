@@ -170,7 +170,7 @@ impl Corrections {
         self.mean = mean.iter().map(|&g| g as f32).collect();
     }
 
-    /// Takes in a label for a head with so many classes.
+    /// Takes in a label for a scene, under a head with `classes` classes.
     fn give(&mut self, scene: Scene, label: u32, classes: usize, evidence: Option<&Evidence>) {
         let oldest = if self.given.len() == MOST { self.given.pop_front() } else { None };
         self.given.push_back((scene, label));

@@ -6,9 +6,11 @@ use crate::export::TIE;
 use crate::kernels::{LANES, exp, inlined, ln, sum_lanes, vectorised};
 use crate::scores::Summary;
 
-/// Usual heads have a bias below the first value, heads with poor prompts one above the second
-/// (`background.rs`): there the adapted answers are wrong in whole runs, and the frozen share is this many times as large.
+/// Usual heads have a bias (`background.rs`) below the first value, heads with poor prompts one above the second.
 const BIASED: [f64; 2] = [0.85, 1.25];
+
+/// Under a head with poor prompts the frozen share is this many times as large, because there the adapted answers are wrong
+/// in whole runs.
 const BIASED_SHARE: f64 = 3.0;
 
 /// The largest frozen share.

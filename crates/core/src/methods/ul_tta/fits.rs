@@ -11,10 +11,13 @@ use crate::methods::recent::{Labelled, Lines, Lump, Recent, Sample};
 /// Most samples that a fit looks at. Of more remembered samples it takes every second, third, …
 const FIT_ROWS: usize = 256;
 
-/// The image branch's temperature: where its first fit starts, the largest value (200 to 1500 is normal on unit
-/// features), and the share of the newly fitted value at each update.
+/// Where the first fit of the scale (the temperature of the image scores) starts.
 const SCALE_START: f64 = 300.0;
+
+/// The largest scale; 200 to 1500 is normal on unit features.
 const SCALE_MAX: f64 = 2000.0;
+
+/// Share of the newly fitted scale at each update; the rest is the scale so far.
 const SCALE_SMOOTHING: f64 = 0.3;
 
 /// The samples that a fit looks at.

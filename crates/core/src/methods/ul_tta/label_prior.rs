@@ -36,7 +36,7 @@ const DECAY: f64 = 0.985;
 /// Added to what was foretold, so that its logarithm is finite.
 const LEAST_FORETOLD: f64 = 1e-6;
 
-/// No record is larger: after so many samples all have faded.
+/// A state file with a larger record is refused: a record that fades by `DECAY` per sample stays far below this.
 const LARGEST_RECORD: f64 = 1e4;
 
 #[derive(Clone, Debug, Default, PartialEq)]

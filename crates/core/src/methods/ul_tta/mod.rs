@@ -122,8 +122,10 @@ pub struct UlTta {
     sharpness: Sharpness,
     kept: Kept,
     corrections: Corrections,
-    /// How often it began anew because the stream had changed, and how often in a row hastily; the first of a row counts.
+    /// How often it began anew because the stream had changed.
     restarts: u64,
+    /// How many of the last restarts followed one another hastily, the first of them counted; 0 before the first restart
+    /// (`arrival.rs`).
     hasty: u64,
     /// Samples that could teach, and samples that the gate admitted.
     seen: u64,

@@ -39,8 +39,10 @@ use crate::methods::checked::checked_counts;
 use crate::methods::kl::cap_kl;
 use crate::{Error, Head, Result, State};
 
-/// Most half-lives, and most values of s.
+/// Most half-lives in the settings.
 pub(super) const MAX_EXPERTS: usize = 16;
+
+/// Most probabilities of staying in the settings.
 pub(super) const MAX_STAYS: usize = 8;
 
 /// All experts, with the one that stays at π⁰.

@@ -23,19 +23,23 @@ use super::config::Advanced;
 use crate::kernels::{LANES, fold_lanes, sum_lanes, vectorised};
 use crate::{Error, Result, State};
 
-/// How far apart independent pictures are before the stream has told: 1 − cosine to the mean, and nats of a logit.
+/// How far apart independent pictures are taken to be before the stream has told: 1 − cosine to the mean.
 const SPREAD_START: f64 = 0.4;
+
+/// The same in nats of a logit.
 const NATS_START: f64 = 2.0;
 
 /// Scenes that the start values are worth.
 const START_WORTH: f64 = 20.0;
 
-/// The most that either can become. Without a cap noise widens both, and pictures of a narrow domain that follow
-/// become one scene.
+/// The most that the spread can become. Without a cap noise widens spread and nats, and pictures of a narrow domain that
+/// follow become one scene.
 const SPREAD_MOST: f64 = 0.4;
+
+/// The most that the nats can become, for the same reason.
 const NATS_MOST: f64 = 3.0;
 
-/// Scenes after which an old scene counts half in both.
+/// Scenes after which an old scene counts half in spread and nats.
 const SPREAD_HALF_LIFE: f64 = 64.0;
 
 /// Rows at the end of a scene that its mean follows: a slow pan stays one scene for a while, not for ever.

@@ -18,8 +18,10 @@ use crate::kernels::exp;
 use crate::scores::Summary;
 use crate::{Error, Result, State};
 
-/// Samples looked at, and the fewest.
+/// Recent samples that are looked at.
 const WINDOW: usize = 512;
+
+/// With fewer samples τ_pred is not fitted.
 const FEWEST: usize = 64;
 
 /// Samples that the temperature is searched over. Of more, every second, third, … is taken.

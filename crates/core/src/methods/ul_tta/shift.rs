@@ -25,8 +25,10 @@ const HALF_LIVES: [f64; 2] = [16.0, 256.0];
 /// Scenes before the first judgement.
 const MIN_SCENES: f64 = 64.0;
 
-/// Half-life of the means of a class, in scenes of that class, and the scenes that a class needs before it is compared.
+/// Half-life of the means of a class, in scenes of that class.
 const CLASS_HALF_LIFE: f64 = 64.0;
+
+/// Scenes that a class needs before it is compared.
 const CLASS_SCENES: f64 = 8.0;
 
 /// Share of r that is enough within classes.

@@ -41,8 +41,11 @@ pub(super) const FOLD_BLOCK: usize = 128;
 /// A value of a folded row beyond this is no solution: Σ has at least `covariance_shrink` on its diagonal.
 pub(super) const LARGEST: f64 = 1e7;
 
-/// Classes are compared where both sides have this many samples, and only once this much could be compared in all.
+/// The own mean of a class is compared with the others' mean of it where both have at least this many samples.
 const COMPARED: f64 = 2.0;
+
+/// Nothing is said of how far apart they lie while n₁ n₂ / (n₁ + n₂), summed over the compared classes, is less than this; n₁
+/// and n₂ are the samples of a class on either side.
 const MIN_COMPARED: f64 = 32.0;
 
 /// The evidence as the answers use it.
@@ -143,7 +146,7 @@ impl Evidence {
         self.n * self.scale + others.map_or(0.0, |o| o.mean_worth(self.apart) * o.n())
     }
 
-    /// How far apart; `None` where too little can be compared.
+    /// How far the others' class means lie from the own ones, in variances; `None` where too little can be compared.
     fn apart_from(&self, others: Others<'_>) -> Option<f64> {
         let dim = self.dim;
         let (mut within, mut beyond, mut rows, mut weights) = (0.0, 0.0, 0.0, 0.0);
