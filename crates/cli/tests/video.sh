@@ -7,6 +7,6 @@ cd "$(dirname "$0")/../../.."
 if ! command -v ffmpeg > /dev/null; then
     apt-get update && apt-get install -y ffmpeg
 fi
-cargo test --workspace --features gradient,nats,parquet --test cli --no-run
+cargo test --workspace --features gradient,mqtt,nats,parquet --test cli --no-run
 first=$(nice -n -15 true 2> /dev/null && echo nice -n -15 || true)
-$first cargo test --workspace --features gradient,nats,parquet --test cli video::ffmpeg -- --ignored --nocapture --test-threads 1
+$first cargo test --workspace --features gradient,mqtt,nats,parquet --test cli video::ffmpeg -- --ignored --nocapture --test-threads 1

@@ -103,6 +103,8 @@ pub struct Card {
     pub horizon: Option<&'static str>,
     /// The setting that switches updates by time on when it is above 0: then rows need arrival times.
     pub times: Option<&'static str>,
+    /// Scenes that are answered zero-shot at first, and the setting with the number of scenes after which all that was learnt counts.
+    pub warm_up: Option<(u64, &'static str)>,
     /// Settings that name a file.
     pub files: &'static [&'static str],
     /// Whether it is given labelled examples.
@@ -140,6 +142,7 @@ impl Card {
         guarded: false,
         horizon: None,
         times: None,
+        warm_up: None,
         files: &[],
         needs_labels: false,
         needs_views: false,

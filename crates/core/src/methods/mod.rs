@@ -167,6 +167,13 @@ impl MethodConfig {
         seconds.is_some_and(|value| value.as_float().is_some_and(|seconds| seconds > 0.0))
     }
 
+    /// Scenes that are answered zero-shot at first, and scenes after which all that was learnt counts; `None` if there is no such
+    /// wait.
+    pub fn warm_up(&self) -> Option<(u64, u64)> {
+        let (first, key) = self.card().warm_up?;
+        Some((first, u64::try_from(self.setting(key)?.as_integer()?).ok()?))
+    }
+
     /// The files that the settings name: the setting's key and the path.
     pub fn files(&self) -> Vec<(String, String)> {
         let card = self.card();

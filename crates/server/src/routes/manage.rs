@@ -117,16 +117,11 @@ async fn inspect(
     Ok(Json(StreamDetail { view: view(&stream), config, warm_up, reliability, reliability_zero_shot }))
 }
 
-/// Scenes that the default method answers zero-shot at first.
-const ZERO_SHOT_SCENES: u64 = 16;
-
-/// How far the warm-up of the default method is: the class prior speaks before the looks of the classes do.
+/// How far the warm-up of a method is that has one: the class prior speaks before the looks of the classes do.
 fn warm_up(stream: &Stream) -> Option<String> {
-    let config = serde_json::to_value(&stream.config.method).ok()?;
-    let method = &config["ul_tta"];
-    let most = method["gate"]["warm_up"].as_u64().filter(|_| method["preset"] == "default")?;
+    let (first, most) = stream.config.method.warm_up()?;
     let scenes = stream.status().health.scenes;
-    let counts = if scenes < ZERO_SHOT_SCENES {
+    let counts = if scenes < first {
         "answers are zero-shot so far"
     } else {
         "the class mix already counts, class looks do not"

@@ -93,6 +93,7 @@ use corrections::{Corrected, Corrections};
 use evidence::Evidence;
 use fits::{Calibration, ImageBranch};
 use kept::Kept;
+pub(super) use prior::WARM_UP;
 use prior::{Prior, PriorWork};
 use scene::Scene;
 use shared::Shared;

@@ -56,7 +56,7 @@ const LEAST_STAY: f32 = 1e-3;
 
 /// Samples before the prior enters the answers. It learns from the first one on; but a few scenes of one camera are
 /// much alike, and a prior that had seen nothing else would make every later answer surer than it is right.
-pub(super) const WARM_UP: u64 = 16;
+pub(in crate::methods) const WARM_UP: u64 = 16;
 
 /// An expert with less weight than this has no say.
 const LIGHT: f64 = 1e-9;
