@@ -24,6 +24,12 @@ if cargo nextest --version > /dev/null 2>&1; then
 else
     cargo test "${all[@]}" --lib --bins --tests --examples
 fi
-RUSTDOC="$PWD/.ci/rustdoc" cargo test "${all[@]}" --doc
+# Pages and examples of the documentation are made while the wheel is built and tested.
+RUSTDOC="$PWD/.ci/rustdoc" cargo test "${all[@]}" --doc > "$venv/documentation.log" 2>&1 &
+documentation=$!
 wait "$packages"
 ULTTA_VENV="$venv" crates/python/test.sh
+documented=0
+wait "$documentation" || documented=$?
+cat "$venv/documentation.log"
+exit $documented
