@@ -3,12 +3,15 @@
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
+use self::read::{Mistake, read};
 use crate::alarm::AlarmConfig;
 use crate::guard::GuardConfig;
 use crate::methods::presets::{self, Preset, UlTtaConfig};
 use crate::methods::{self, MethodConfig};
 use crate::unknown::UnknownConfig;
 use crate::{Error, Result};
+
+pub(crate) mod read;
 
 /// The default configuration, every key with its meaning.
 pub const DEFAULT_TOML: &str = include_str!("../config/default.toml");
@@ -190,7 +193,7 @@ impl Config {
 
     /// Settings from a table.
     pub(crate) fn from_table(table: &Table) -> Result<Self, String> {
-        toml::from_str(&table.to_string()).map_err(|e: toml::de::Error| in_words(e.message()))
+        read(&table.to_string()).map_err(|mistake| in_words(mistake.message()))
     }
 }
 
@@ -300,19 +303,18 @@ fn meant(known: &Table, path: &[&str]) -> String {
 
 /// Reads the text of a file strictly, so that an error carries its line and column. `preset` wins over the file's.
 fn check_file(text: &str, preset: Option<&str>) -> Result<Table> {
-    let error = |e: toml::de::Error, advice: String| {
-        Error::config("file", format!("{}{advice}", e.to_string().trim_end()))
-    };
-    let table: Table = text.parse().map_err(|e| error(e, String::new()))?;
+    let error =
+        |mistake: Mistake, advice: String| Error::config("file", format!("{}{advice}", mistake.within(text)));
+    let table: Table = read(text).map_err(|mistake| error(mistake, String::new()))?;
     let methods = table.get("method").and_then(Value::as_table).filter(|t| t.len() == 1);
     match methods.and_then(|t| t.get(presets::NAME)).and_then(Value::as_table) {
         Some(own) => {
             let by_name = preset.and_then(Preset::by_name);
             let preset = by_name.or_else(|| presets::preset_of(own).ok()).unwrap_or(Preset::Default);
             let advice = || moved(&table) + &presets::foreign_key(own, preset);
-            presets::read_file(text, preset).map_err(|e| error(e, advice()))?;
+            presets::read_file(text, preset).map_err(|mistake| error(mistake, advice()))?;
         }
-        None => toml::from_str::<Config>(text).map(drop).map_err(|e| error(e, moved(&table)))?,
+        None => read::<Config>(text).map(drop).map_err(|mistake| error(mistake, moved(&table)))?,
     }
     Ok(table)
 }

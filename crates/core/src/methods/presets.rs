@@ -12,6 +12,7 @@ use super::ul_tta::{DefaultConfig, WARM_UP};
 use super::ul_tta_paper::PaperConfig;
 use crate::adapter::{Adapter, Card};
 use crate::config::in_words;
+use crate::config::read::{Mistake, read};
 use crate::{Error, Head, Result};
 
 /// The name of both in a configuration, and of the method that runs where none is named.
@@ -149,7 +150,7 @@ pub(crate) fn preset_of(table: &Table) -> Result<Preset, String> {
 
 /// Reads the table `[method.ul_tta]` of a file, whose preset is known. All of the file is checked; an error names its line
 /// and column.
-pub(crate) fn read_file(text: &str, preset: Preset) -> Result<UlTtaConfig, toml::de::Error> {
+pub(crate) fn read_file(text: &str, preset: Preset) -> Result<UlTtaConfig, Mistake> {
     /// A configuration with another type for `[method.ul_tta]`.
     #[derive(Deserialize)]
     #[serde(default, deny_unknown_fields)]
@@ -178,13 +179,13 @@ pub(crate) fn read_file(text: &str, preset: Preset) -> Result<UlTtaConfig, toml:
             }
         }
     }
-    fn read<C: Default + DeserializeOwned>(text: &str) -> Result<C, toml::de::Error> {
-        let File { method: Method::UlTta(config), .. } = toml::from_str(text)?;
+    fn own<C: Default + DeserializeOwned>(text: &str) -> Result<C, Mistake> {
+        let File { method: Method::UlTta(config), .. } = read(text)?;
         Ok(config)
     }
     match preset {
-        Preset::Default => read(text).map(UlTtaConfig::Default),
-        Preset::Paper => read(text).map(UlTtaConfig::Paper),
+        Preset::Default => own(text).map(UlTtaConfig::Default),
+        Preset::Paper => own(text).map(UlTtaConfig::Paper),
     }
 }
 
