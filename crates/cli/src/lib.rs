@@ -103,6 +103,21 @@ pub fn open_encoder(model: &str) -> ultta_encode::Result<Box<dyn ultta_encode::E
     encoder::open(model, false)
 }
 
+/// What to label of a run, from its answers file and the features that were answered, for the Python package: JSON lines as
+/// `ultta suggest --json` prints them.
+pub fn suggest_of_run(
+    answers: &std::path::Path,
+    features: &std::path::Path,
+    k: usize,
+    normalize: bool,
+) -> Result<String, String> {
+    let mut lines = Vec::new();
+    let told =
+        suggest::of_run(answers, features, k, normalize).and_then(|found| found.print(&mut lines, true));
+    told.map_err(|error| failure::message(&error))?;
+    String::from_utf8(lines).map_err(|error| error.to_string())
+}
+
 /// What is wrong with a method that changes the encoder where there are features only, and where it runs; `None` for all
 /// other names.
 pub fn needs_pictures(method: &str) -> Option<String> {

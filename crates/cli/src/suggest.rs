@@ -157,7 +157,7 @@ fn of_state(session: &Session, k: usize) -> anyhow::Result<Suggested> {
 }
 
 /// Suggestions from the answers of a run. Class names come from the answers.
-fn of_run(answers: &Path, features: &Path, k: usize, normalize: bool) -> anyhow::Result<Suggested> {
+pub fn of_run(answers: &Path, features: &Path, k: usize, normalize: bool) -> anyhow::Result<Suggested> {
     let file = std::fs::File::open(answers).with_context(|| format!("cannot open {}", shown(&answers)))?;
     let pack = Pack::open(features, None)?;
     // Row, sample and class of each, by its place here.

@@ -292,8 +292,8 @@ impl Summary {
 }
 
 /// What is to be said of a state whose answers the guard holds at zero-shot.
-pub fn held_at_zero_shot(session: &Session) -> Option<&'static str> {
-    (session.health().standing == Standing::ZeroShot).then_some(
+pub fn held_at_zero_shot(standing: Standing) -> Option<&'static str> {
+    (standing == Standing::ZeroShot).then_some(
         "warning: this state has fallen back to zero-shot; it tries again after a while (guard.advanced.patience)",
     )
 }
@@ -328,7 +328,7 @@ pub struct GuardWatch {
 impl GuardWatch {
     /// Watches from now on; a session that has fallen back already is worth a word, too.
     pub fn new(session: &Session) -> Self {
-        if let Some(warning) = held_at_zero_shot(session) {
+        if let Some(warning) = held_at_zero_shot(session.health().standing) {
             eprintln!("{warning}");
         }
         Self { fired: session.health().guard_fired }

@@ -196,10 +196,28 @@ impl Prediction {
         buffer
     }
 
+    /// The emitted probabilities of all classes for all rows.
+    fn all_emitted(&self) -> Scores {
+        let (mut probs, mut buffer) = (Scores::zeros(0, self.scores.classes()), Vec::new());
+        for row in 0..self.answers.len() {
+            let emitted = self.emitted(row, &mut buffer);
+            probs.append(ScoresRef { data: emitted, classes: emitted.len() });
+        }
+        probs
+    }
+
     /// Takes in the rows of a later prediction.
     pub(crate) fn append(&mut self, other: Prediction) {
-        // A session that falls back to zero-shot within a block has calibrated logits for the first rows only;
-        // for the others the plain scores stand in.
+        // A session that falls back to zero-shot within a block has probabilities or calibrated logits at hand for the first
+        // rows only; for the others those of the plain scores stand in.
+        if self.probs.is_some() || other.probs.is_some() {
+            let mut probs = self.probs.take().unwrap_or_else(|| self.all_emitted());
+            match &other.probs {
+                Some(theirs) => probs.append(theirs),
+                None => probs.append(&other.all_emitted()),
+            }
+            self.probs = Some(probs);
+        }
         if self.calibrated.is_some() || other.calibrated.is_some() {
             let own = self.calibrated.get_or_insert_with(|| self.scores.clone());
             own.append(other.calibrated.as_ref().unwrap_or(&other.scores));
@@ -439,5 +457,36 @@ impl<A: Adapter + Clone + 'static> CloneAdapter for A {
 impl Clone for Box<dyn Adapter> {
     fn clone(&self) -> Self {
         self.as_ref().clone_box()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn predictions_that_are_put_together_keep_their_probabilities() {
+        let of = |rows: &[f32]| Prediction::from_scores(Scores::from_rows(rows.to_vec(), 2));
+        let at_hand = |rows: &[f32], probs: &[f32]| Prediction {
+            probs: Some(Scores::from_rows(probs.to_vec(), 2)),
+            ..of(rows)
+        };
+        let mut buffer = Vec::new();
+        let mut both = at_hand(&[0.0, 1.0], &[0.4, 0.6]);
+        both.append(at_hand(&[2.0, 0.0], &[0.9, 0.1]));
+        assert_eq!(both.probs.as_ref().unwrap().data(), [0.4, 0.6, 0.9, 0.1]);
+        // Where one part has none at hand, they are those of its scores.
+        both.append(of(&[0.0, 0.0]));
+        assert_eq!((both.emitted(1, &mut buffer), both.answers.len()), (&[0.9, 0.1][..], 3));
+        assert_eq!(both.emitted(2, &mut buffer), [0.5, 0.5]);
+        let mut later = of(&[0.0, 0.0]);
+        later.append(at_hand(&[0.0, 1.0], &[0.4, 0.6]));
+        assert_eq!(later.probs.unwrap().data(), [0.5, 0.5, 0.4, 0.6]);
+        let mut all = Prediction::default();
+        all.append(at_hand(&[0.0, 1.0], &[0.4, 0.6]));
+        assert_eq!(all.probs.unwrap().data(), [0.4, 0.6]);
+        let mut none = of(&[0.0, 1.0]);
+        none.append(of(&[0.0, 1.0]));
+        assert_eq!(none.probs, None);
     }
 }

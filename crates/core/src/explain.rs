@@ -1,7 +1,7 @@
 //! [`Explanation`]: why a row is answered as it is. An answer's logits are a sum; each *lever* has its part in it, in
 //! nats per class.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::adapter::Prediction;
 use crate::blocks::Blocks;
@@ -9,14 +9,13 @@ use crate::guard::Standing;
 use crate::scores::{softmax, top_k};
 use crate::session::Answers;
 use crate::step::{Row, Temperature};
-use crate::{Error, Features, Input, Result, Scores, Session, Step};
+use crate::{Error, Features, Head, Input, Result, Scores, Session, Step};
 
 /// Similar scenes in an explanation, at most.
 const SIMILAR: usize = 5;
 
 /// What has a part in an answer's logits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Lever {
     /// The frozen model: what the class texts say of this row.
     Text,
@@ -56,7 +55,7 @@ pub struct Part {
 }
 
 /// A class in an explanation.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ExplainedClass {
     /// Index of the class.
     pub label: usize,
@@ -71,7 +70,7 @@ pub struct ExplainedClass {
 }
 
 /// An earlier scene that looks like a row.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Similar {
     /// Id of the scene's first row.
     pub id: u64,
@@ -84,10 +83,12 @@ pub struct Similar {
 }
 
 /// Why a row is answered as it is.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Explanation {
     /// The answer.
     pub row: Row,
+    /// Where the session stands: at zero-shot the frozen model is explained.
+    pub standing: Standing,
     /// The temperature that turns logits into the calibrated probabilities.
     pub temperature: f32,
     /// The levers that have a part in it, the frozen model first.
@@ -100,6 +101,108 @@ pub struct Explanation {
     pub corrected: Option<usize>,
     /// The most similar earlier scenes, the most similar first.
     pub similar: Vec<Similar>,
+}
+
+/// An explanation with the names of its classes: what the command line, the service and Python tell, field by field the same.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NamedExplanation {
+    /// The class answered.
+    pub label: usize,
+    /// Its name.
+    pub class: String,
+    /// Its calibrated probability.
+    pub prob: f32,
+    /// The frozen model's answer.
+    pub zero_shot_label: usize,
+    /// Its name.
+    pub zero_shot_class: String,
+    /// Its probability.
+    pub zero_shot_prob: f32,
+    /// Where the session stands.
+    pub standing: Standing,
+    /// The temperature that turns logits into the calibrated probabilities.
+    pub temperature: f32,
+    /// The lever that speaks most for the answer, where it is not the frozen model's.
+    pub flipped_by: Option<String>,
+    /// The class that somebody gave for the sample, where it is asked for by its id.
+    pub corrected: Option<String>,
+    /// The levers that have a part in it, the frozen model first.
+    pub levers: Vec<String>,
+    /// The best few classes, and the frozen model's answer: best first.
+    pub classes: Vec<NamedClass>,
+    /// The most similar earlier scenes.
+    pub similar: Vec<NamedScene>,
+}
+
+/// A class of an explanation, with its name.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NamedClass {
+    /// Index of the class.
+    pub label: usize,
+    /// Its name.
+    pub class: String,
+    /// Its logit: the sum of `nats`.
+    pub logit: f32,
+    /// Its calibrated probability.
+    pub prob: f32,
+    /// The frozen model's probability.
+    pub zero_shot: f32,
+    /// Nats of each lever, in the order of `levers`.
+    pub nats: Vec<f32>,
+}
+
+/// An earlier scene that looks like a row, with the names of its classes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NamedScene {
+    /// Id of its first row.
+    pub id: u64,
+    /// Cosine of the two.
+    pub cosine: f32,
+    /// What it was answered.
+    pub label: usize,
+    /// The name of that class.
+    pub class: String,
+    /// The class that somebody gave for it.
+    pub corrected: Option<String>,
+}
+
+impl Explanation {
+    /// With the names of this head's classes.
+    pub fn named(self, head: &Head) -> NamedExplanation {
+        let name = |label: usize| head.classes()[label].clone();
+        let Self { row, standing, temperature, levers, classes, flipped_by, corrected, similar } = self;
+        let lever = |lever: Lever| lever.name().to_string();
+        let class = |c: ExplainedClass| NamedClass {
+            label: c.label,
+            class: name(c.label),
+            logit: c.logit,
+            prob: c.prob,
+            zero_shot: c.zero_shot,
+            nats: c.nats,
+        };
+        let scene = |s: Similar| NamedScene {
+            id: s.id,
+            cosine: s.cosine,
+            label: s.label,
+            class: name(s.label),
+            corrected: s.corrected.map(name),
+        };
+        NamedExplanation {
+            label: row.label,
+            class: name(row.label),
+            prob: row.prob,
+            zero_shot_label: row.zero_shot.label,
+            zero_shot_class: name(row.zero_shot.label),
+            zero_shot_prob: row.zero_shot.prob,
+            standing,
+            temperature,
+            flipped_by: flipped_by.map(lever),
+            corrected: corrected.map(name),
+            levers: levers.into_iter().map(lever).collect(),
+            classes: classes.into_iter().map(class).collect(),
+            similar: similar.into_iter().map(scene).collect(),
+        }
+    }
 }
 
 /// The lever whose part speaks most for one class against another; the frozen model's own part is no lever.
@@ -160,6 +263,7 @@ impl Session {
         };
         Explanation {
             row,
+            standing: self.guard.standing(),
             temperature: step.prediction.tau_cal[0],
             classes: shown.into_iter().map(class).collect(),
             flipped_by: flipped_by(&parts, row.label, row.zero_shot.label),

@@ -89,9 +89,20 @@ pub enum Standing {
     ZeroShot,
 }
 
+impl Standing {
+    /// In one word, as in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Standing::Healthy => "healthy",
+            Standing::Restored => "restored",
+            Standing::ZeroShot => "zero_shot",
+        }
+    }
+}
+
 /// One answered sample, as the guard sees it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Answered {
+pub(crate) struct GuardRow {
     pub adapted: u32,
     pub zero_shot: u32,
     /// Frozen probability of the adapted answer.
@@ -157,7 +168,7 @@ pub(crate) enum Verdict {
 #[derive(Clone, Debug)]
 pub struct Guard {
     config: GuardConfig,
-    seen: VecDeque<Answered>,
+    seen: VecDeque<GuardRow>,
     adapted: Histogram,
     zero_shot: Histogram,
     flips: usize,
@@ -184,7 +195,7 @@ impl Guard {
         }
     }
 
-    pub(crate) fn push(&mut self, sample: Answered) {
+    pub(crate) fn push(&mut self, sample: GuardRow) {
         if self.seen.len() == self.config.advanced.window
             && let Some(old) = self.seen.pop_front()
         {
@@ -195,7 +206,7 @@ impl Guard {
         self.since_restore += 1;
     }
 
-    fn count(&mut self, sample: Answered, by: i32) {
+    fn count(&mut self, sample: GuardRow, by: i32) {
         self.adapted.change(sample.adapted, by);
         self.zero_shot.change(sample.zero_shot, by);
         self.flips =
@@ -296,8 +307,8 @@ impl Guard {
     }
 
     pub(crate) fn save(&self, state: &mut State) {
-        let column = |f: fn(&Answered) -> u32| self.seen.iter().map(f).collect::<Vec<_>>();
-        let float = |f: fn(&Answered) -> f32| self.seen.iter().map(f).collect::<Vec<_>>();
+        let column = |f: fn(&GuardRow) -> u32| self.seen.iter().map(f).collect::<Vec<_>>();
+        let float = |f: fn(&GuardRow) -> f32| self.seen.iter().map(f).collect::<Vec<_>>();
         state.put("guard.adapted", &column(|s| s.adapted));
         state.put("guard.zero_shot", &column(|s| s.zero_shot));
         state.put("guard.admitted", &column(|s| u32::from(s.admitted)));
@@ -321,7 +332,7 @@ impl Guard {
             }
             // `push` keeps the newest samples, if the state holds more than this window.
             for i in 0..n {
-                fresh.push(Answered {
+                fresh.push(GuardRow {
                     adapted: adapted[i],
                     zero_shot: zero_shot[i],
                     support: support[i],
@@ -343,7 +354,7 @@ impl Guard {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.config.advanced.window * std::mem::size_of::<Answered>() + 8 * self.adapted.counts.len()
+        self.config.advanced.window * std::mem::size_of::<GuardRow>() + 8 * self.adapted.counts.len()
     }
 }
 
@@ -367,7 +378,7 @@ mod tests {
     /// `frozen` is how sure the frozen model is of its own answers.
     fn fill_under(guard: &mut Guard, adapted: impl Fn(u32) -> u32, support: f32, frozen: f32) {
         for i in 0..64 {
-            guard.push(Answered { adapted: adapted(i), zero_shot: i % 16, support, frozen, admitted: true });
+            guard.push(GuardRow { adapted: adapted(i), zero_shot: i % 16, support, frozen, admitted: true });
         }
     }
 

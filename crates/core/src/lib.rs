@@ -76,7 +76,9 @@ pub use config::{Config, DEFAULT_TOML};
 pub use delta::Delta;
 pub use error::{Error, Result};
 pub use estimate::{ClassEstimate, Estimate};
-pub use explain::{ExplainedClass, Explanation, Lever, Part, Similar};
+pub use explain::{
+    ExplainedClass, Explanation, Lever, NamedClass, NamedExplanation, NamedScene, Part, Similar,
+};
 pub use export::{LAYER_ENDINGS, Layer};
 pub use features::{FeatureFile, Features};
 pub use group::{Heard, Membership};

@@ -15,10 +15,10 @@ use std::sync::Arc;
 use crate::adapter::{
     Adapter, Answer, Batch, ClassDrift, Grouping, KeptScene, Memory, Prediction, ScoresRef,
 };
-use crate::alarm::{AlarmKind, Alarms, Scene};
+use crate::alarm::{AlarmKind, AlarmRow, Alarms};
 use crate::blocks::{Blocks, GUARD_ROWS, Part};
 use crate::estimate::{self, ClassEstimate, Estimator};
-use crate::guard::{Answered, Guard, Standing, Verdict};
+use crate::guard::{Guard, GuardRow, Standing, Verdict};
 use crate::sets::Sets;
 use crate::step::ZeroShotAnswer;
 use crate::unknown::Unknown;
@@ -259,7 +259,7 @@ impl Session {
             // The guard counts scenes: copies of one picture are one witness.
             if !answer.copy {
                 let own = batch.zero_shot.row(row)[answer.label];
-                self.guard.push(Answered {
+                self.guard.push(GuardRow {
                     adapted: answer.label as u32,
                     zero_shot: frozen.label as u32,
                     support: (own - frozen.log_sum).exp(),
@@ -269,7 +269,7 @@ impl Session {
             }
             if self.estimating {
                 self.estimator.push(
-                    &estimate::Answered {
+                    &estimate::EstimateRow {
                         id: batch.first_id + row as u64,
                         label: answer.label,
                         prob: answer.prob,
@@ -301,7 +301,7 @@ impl Session {
         raised: &mut Vec<Alarm>,
     ) {
         for (row, answer) in prediction.answers.iter().enumerate().filter(|(row, _)| part.may_learn(*row)) {
-            let scene = Scene {
+            let scene = AlarmRow {
                 id: batch.first_id + row as u64,
                 features: batch.features.row(row),
                 moments: batch.frozen[row].moments,
@@ -434,7 +434,7 @@ impl Session {
             return Ok(Layer::frozen(&self.head).centred());
         }
         self.adapter.layer(&self.head).map(Layer::centred).ok_or_else(|| {
-            let method = self.adapter.card().name.replace('_', "-");
+            let method = self.config.method.name();
             Error::NoLayer { reason: format!("the answers of the method {method} are no linear layer") }
         })
     }
@@ -547,7 +547,8 @@ impl Answers {
             });
         }
         if self.keep_scores {
-            self.prediction.append(prediction);
+            // A step has the scores and computes probabilities from them: as many numbers again are not kept.
+            self.prediction.append(Prediction { probs: None, ..prediction });
         }
     }
 

@@ -179,8 +179,8 @@ impl State {
     /// Adds the evidence of two sessions that started from the same head and configuration.
     ///
     /// Commutative, and associative up to rounding. Local parts (windows, prior experts, interpolated prototypes)
-    /// restart when the result is loaded, and what follows from the evidence is recomputed. How far the default method
-    /// trusts its evidence, and its temperature, are the means of both, by the samples that each was judged on. Merging with a state that has no evidence returns the other unchanged.
+    /// restart when the result is loaded, and what follows from the evidence is recomputed; what else is kept of both a method
+    /// says on its card (for the default, how far it trusts its evidence, and its temperature). Merging with a state that has no evidence returns the other unchanged.
     pub fn merge(&self, other: &State) -> Result<State> {
         for key in ["format", "head", "settings"] {
             let (ours, theirs) = (self.metadata.get(key), other.metadata.get(key));
@@ -227,7 +227,9 @@ impl State {
             };
             merged.tensors.insert(name.clone(), sum);
         }
-        crate::methods::ul_tta::trust::merge(self, other, &mut merged)?;
+        for merge in crate::methods::cards().iter().filter_map(|card| card.merge) {
+            merge(self, other, &mut merged)?;
+        }
         Ok(merged)
     }
 

@@ -7,10 +7,10 @@
 //! Downloads resume where they stopped, are checked against the hub's SHA-256, and appear under their name only when
 //! they are whole. `HF_HOME`, `HF_HUB_CACHE`, `HF_HUB_OFFLINE`, `HF_ENDPOINT` and `HF_TOKEN` are respected, and so are
 //! `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY`. Whatever fails on the way, the error says which files to get
-//! by other means, and where to put them.
+//! by other means, and where to put them, in one short line.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use ultta_formats::shown;
 
 use crate::config::{HF_CONFIG, HF_PREPROCESS, OPEN_CLIP_CONFIG};
 use crate::encoder::{SHARD_INDEX, WEIGHT_FILES, of_timm, shards};
-use crate::{Error, Result, models};
+use crate::{Error, Result, models, secret};
 
 /// How far a download is.
 #[derive(Clone, Copy, Debug)]
@@ -46,10 +46,15 @@ pub struct Hub {
     pub offline: bool,
     /// The access token for models that need one.
     pub token: Option<String>,
+    /// How long a connection, and then an answer, may take.
+    pub patience: Duration,
 }
 
 /// The hub, unless `HF_ENDPOINT` names another.
 const ENDPOINT: &str = "https://huggingface.co";
+
+/// How long the hub may be silent, unless [`Hub::patience`] says otherwise.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How often a download that broke off is taken up again.
 const ATTEMPTS: usize = 5;
@@ -76,6 +81,7 @@ impl Hub {
             cache,
             offline: flag("HF_HUB_OFFLINE"),
             token: var("HF_TOKEN"),
+            patience: PATIENCE,
         })
     }
 
@@ -114,45 +120,67 @@ impl Hub {
             return Ok(snapshot);
         }
         if self.offline {
-            let reason = format!("{model} is not in the cache and HF_HUB_OFFLINE is set");
-            return Err(Error::hub(format!("{reason}; {}", self.by_other_means(model))));
+            return Err(self.failed(model, "not in the cache, and HF_HUB_OFFLINE is set"));
         }
         self.download(model, progress).map_err(|error| match error {
-            Error::Hub { reason } => Error::hub(format!("{reason}; {}", self.by_other_means(model))),
+            Error::Hub { reason } => self.failed(model, &reason),
             other => other,
         })
     }
 
-    /// What to do without a connection, or with one that does not work.
-    fn by_other_means(&self, model: &str) -> String {
+    /// What was asked for, why it did not come, and how to do without the hub.
+    fn failed(&self, model: &str, reason: &str) -> Error {
+        let known = models::KNOWN.iter().find(|known| known.hub.eq_ignore_ascii_case(model));
         // A name that is not known may be mistyped.
-        let known = models::KNOWN.iter().any(|known| known.hub.eq_ignore_ascii_case(model));
-        let names = if known { String::new() } else { models::advice(model) + "; " };
-        format!(
-            "{names}where there is a connection, get {HF_CONFIG}, {HF_PREPROCESS}, tokenizer.json (SigLIP only) and \
-             model.safetensors (or pytorch_model.bin), or {OPEN_CLIP_CONFIG} and open_clip_model.safetensors (or \
-             open_clip_pytorch_model.bin), whichever are there, from {}/{model}/tree/main, put them into one folder, and \
-             give that folder as the model (--model FOLDER); or copy the whole {} from a machine that has it to {}; a \
-             mirror is named in HF_ENDPOINT, a proxy in HTTPS_PROXY; the model `tiny` needs no download",
-            self.endpoint,
-            self.folder(model).file_name().unwrap_or_default().to_string_lossy(),
+        let names = if known.is_some() { String::new() } else { models::advice(model) + "; " };
+        Error::hub(format!(
+            "{model}: {reason}; {names}by hand: put {} into one folder and give it as the model (--model FOLDER), or copy {} \
+             from another machine's cache; the model `tiny` needs no download",
+            files(known),
             shown(&self.folder(model))
-        )
+        ))
+    }
+
+    /// The hub as it may be shown: a mirror's address may hold a password.
+    fn name(&self) -> String {
+        let address = secret::hidden(&self.endpoint).replace("***@", "");
+        if self.endpoint == ENDPOINT { address } else { format!("{address} (HF_ENDPOINT)") }
+    }
+
+    /// Why nothing came back; `at` is the hub or where it sent us.
+    fn silent(&self, at: &str, error: &ureq::Error) -> String {
+        let why = match error {
+            ureq::Error::HostNotFound => "no such host, or no network".into(),
+            // What the system says of a name has no kind of its own.
+            ureq::Error::Io(error) if error.to_string().contains("lookup address") => {
+                "no such host, or no network".into()
+            }
+            ureq::Error::Timeout(_) => format!("nothing within {} s", self.patience.as_secs_f32()),
+            ureq::Error::Io(error) if error.kind() == ErrorKind::ConnectionRefused => {
+                "connection refused".into()
+            }
+            other => secret::hidden(&other.to_string()),
+        };
+        let others =
+            if self.endpoint == ENDPOINT { " (HF_ENDPOINT names a mirror, HTTPS_PROXY a proxy)" } else { "" };
+        let who = if at.starts_with(&self.endpoint) { self.name() } else { secret::hidden(origin(at)) };
+        format!("no answer from {who}: {why}{others}")
     }
 
     fn download(&self, model: &str, progress: &mut dyn FnMut(Progress<'_>)) -> Result<PathBuf> {
         let agent: Agent = Agent::config_builder()
             .max_redirects(0)
             .http_status_as_error(false)
-            .timeout_connect(Some(Duration::from_secs(30)))
-            .timeout_recv_response(Some(Duration::from_secs(60)))
+            .timeout_connect(Some(self.patience))
+            .timeout_recv_response(Some(self.patience))
             .build()
             .into();
         let from = Remote { hub: self, agent: &agent, model };
         let hf = from.file(HF_CONFIG, progress)?.filter(|path| !of_timm(path));
         let open_clip = from.file(OPEN_CLIP_CONFIG, progress)?;
         let Some(config) = hf.as_ref().or(open_clip.as_ref()) else {
-            let reason = format!("{model} has neither {HF_CONFIG} nor {OPEN_CLIP_CONFIG}: not a CLIP model?");
+            let reason =
+                format!("{} has no {HF_CONFIG} of it (404): no such model, or no CLIP model", self.name());
             return Err(Error::hub(reason));
         };
         let folder = config.parent().unwrap_or(Path::new(".")).to_owned();
@@ -173,12 +201,24 @@ impl Hub {
             let text = fs::read_to_string(&index).map_err(|e| Error::io("opening", &index, e))?;
             for shard in shards(&text, &index)? {
                 from.file(&shard, progress)?
-                    .ok_or_else(|| Error::hub(format!("{model} has no {shard}, which its index names")))?;
+                    .ok_or_else(|| Error::hub(format!("there is no {shard}, which its index names")))?;
             }
             return Ok(folder);
         }
-        Err(Error::hub(format!("{model} has none of {}", WEIGHT_FILES.join(", "))))
+        Err(Error::hub(format!("there is none of {}", WEIGHT_FILES.join(", "))))
     }
+}
+
+/// The files to get by hand: those of a known model, or of either kind.
+fn files(known: Option<&models::Known>) -> String {
+    let open_clip = format!("{OPEN_CLIP_CONFIG} and open_clip_model.safetensors");
+    let tokenizer = match known {
+        Some(known) if known.hub.starts_with("timm/") => return open_clip,
+        Some(known) if known.family == models::Family::SigLip => ", tokenizer.json",
+        _ => "",
+    };
+    let hf = format!("{HF_CONFIG}, {HF_PREPROCESS}{tokenizer} and model.safetensors");
+    if known.is_some() { hf + " (or pytorch_model.bin)" } else { format!("{hf}, or {open_clip},") }
 }
 
 /// Whether a snapshot holds all that is needed.
@@ -201,8 +241,7 @@ impl Remote<'_> {
     /// Gets one file into the cache; `None` if the model has no such file.
     fn file(&self, name: &str, progress: &mut dyn FnMut(Progress<'_>)) -> Result<Option<PathBuf>> {
         let url = format!("{}/{}/resolve/main/{name}", self.hub.endpoint, self.model);
-        let said = |reason: String| Error::hub(format!("{reason} ({url})"));
-        let head = self.head(&url).map_err(&said)?;
+        let head = self.head(&url, name).map_err(Error::hub)?;
         let Some(head) = head else { return Ok(None) };
         let folder = self.hub.folder(self.model);
         let snapshot = folder.join("snapshots").join(&head.commit);
@@ -225,7 +264,7 @@ impl Remote<'_> {
     }
 
     /// Asks for a file's size, digest and place.
-    fn head(&self, url: &str) -> Result<Option<Remembered>, String> {
+    fn head(&self, url: &str, name: &str) -> Result<Option<Remembered>, String> {
         let mut at = url.to_string();
         let mut found: Option<Remembered> = None;
         // The first answer has the hub's headers; redirects lead to where the bytes are.
@@ -234,14 +273,19 @@ impl Remote<'_> {
             if let Some(token) = self.hub.token.as_ref().filter(|_| at.starts_with(&self.hub.endpoint)) {
                 request = request.header("Authorization", format!("Bearer {token}"));
             }
-            let answer = request.call().map_err(|e| format!("no answer: {e}"))?;
+            let answer = request.call().map_err(|e| self.hub.silent(&at, &e))?;
             let (status, headers) = (answer.status(), answer.headers());
             match status {
                 StatusCode::NOT_FOUND => return Ok(None),
                 StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-                    return Err(format!("{status}: no such model, or it needs an access token (HF_TOKEN)"));
+                    return Err(format!(
+                        "{} answers {status}: no such model, or it needs an access token (HF_TOKEN)",
+                        self.hub.name()
+                    ));
                 }
-                _ if status.is_client_error() || status.is_server_error() => return Err(status.to_string()),
+                _ if status.is_client_error() || status.is_server_error() => {
+                    return Err(format!("{} answers {status} for {name}", self.hub.name()));
+                }
                 _ => {}
             }
             let mut remembered = found.take().unwrap_or_default();
@@ -286,8 +330,7 @@ impl Remote<'_> {
             }
         }
         Err(Error::hub(format!(
-            "{name} of {}: {problem}; what has come so far is kept, so that a further try goes on from there",
-            self.model
+            "{name}: {problem}; what has come so far is kept, so that a further try goes on from there"
         )))
     }
 
@@ -309,7 +352,7 @@ impl Remote<'_> {
         if there > 0 {
             request = request.header("Range", format!("bytes={there}-"));
         }
-        let mut answer = request.call().map_err(|e| format!("no answer: {e}"))?;
+        let mut answer = request.call().map_err(|e| self.hub.silent(&head.url, &e))?;
         let resumed = answer.status() == StatusCode::PARTIAL_CONTENT;
         if !answer.status().is_success() {
             if there > 0 {

@@ -27,6 +27,7 @@ pub mod preprocess;
 pub mod prompts;
 mod resize;
 mod resnet;
+mod secret;
 pub mod source;
 mod splits;
 pub mod store;

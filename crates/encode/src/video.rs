@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::config::{Preprocess, Resize};
 use crate::decode::Picture;
-use crate::{Error, Result};
+use crate::{Error, Result, secret};
 
 /// Endings of video files.
 pub const ENDINGS: [&str; 17] = [
@@ -50,11 +50,11 @@ impl Source {
             .then(|| if special { Self::Live(argument.into()) } else { Self::File(argument.into()) })
     }
 
-    /// As it was given, but for the user and the password of an address: those are for ffmpeg alone.
+    /// As it was given, but for users, passwords and keys of an address: those are for ffmpeg alone.
     pub fn name(&self) -> String {
         match self {
             Self::File(name) => name.clone(),
-            Self::Live(name) => without_user(name, name),
+            Self::Live(name) => secret::hidden_of(name, name),
         }
     }
 
@@ -64,41 +64,11 @@ impl Source {
     }
 }
 
-/// A text with the user and the password of every address in it replaced by `***`.
-fn hidden(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(place) = rest.find("://") {
-        let (before, after) = rest.split_at(place + 3);
-        out.push_str(before);
-        let ends = |c: char| c.is_whitespace() || "/?#'\"".contains(c);
-        let host = &after[..after.find(ends).unwrap_or(after.len())];
-        rest = after;
-        if let Some(at) = host.rfind('@').filter(|&at| at > 0) {
-            out.push_str("***");
-            rest = &after[at..];
-        }
-    }
-    out + rest
-}
-
-/// The user and the password of an address, as they stand in it.
-fn userinfo(address: &str) -> Option<&str> {
-    let (_, after) = address.split_once("://")?;
-    let host = after.split(['/', '?', '#']).next()?;
-    Some(host.rsplit_once('@')?.0).filter(|user| !user.is_empty())
-}
-
-/// A text without the user and the password of this address.
-fn without_user(text: &str, address: &str) -> String {
-    userinfo(address).map_or_else(|| text.into(), |user| text.replace(&format!("{user}@"), "***@"))
-}
-
 /// A line of ffmpeg that may be passed on. ffmpeg tells addresses in its own way, and not always whole.
 fn passed_on(line: &str, source: &Source) -> String {
     match source {
-        Source::Live(name) => hidden(&without_user(line, name)),
-        Source::File(_) => hidden(line),
+        Source::Live(name) => secret::hidden_of(line, name),
+        Source::File(_) => secret::hidden(line),
     }
 }
 
@@ -308,6 +278,12 @@ mod tests {
     fn passwords_are_shown_to_ffmpeg_alone() {
         let secret = Source::Live("rtsp://admin:se@cret@10.0.0.7:554/a@b?x=y".into());
         assert_eq!(secret.name(), "rtsp://***@10.0.0.7:554/a@b?x=y");
+        let keys = Source::Live("http://10.0.0.7/video?user=admin&password=secret&channel=1".into());
+        assert_eq!(keys.name(), "http://10.0.0.7/video?user=***&password=***&channel=1");
+        assert_eq!(
+            passed_on("GET /video?user=admin&password=secret: 401", &keys),
+            "GET /video?user=***&password=***: 401"
+        );
         assert_eq!(Source::Live("rtsp://it's me:1 2@camera/".into()).name(), "rtsp://***@camera/");
         let asked = arguments(&secret, 5.0, &Preprocess::openai(32));
         assert!(asked.contains(&"rtsp://admin:se@cret@10.0.0.7:554/a@b?x=y".to_string()), "{asked:?}");

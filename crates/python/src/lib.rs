@@ -39,6 +39,8 @@ mod _ultta {
     #[pymodule_export]
     use crate::head::{_head_from_bytes, Head};
     #[pymodule_export]
+    use crate::operate::suggest_from_answers;
+    #[pymodule_export]
     use crate::pickle::{_restore_estimate, _restore_health, _restore_step};
     #[pymodule_export]
     use crate::session::{_core_seconds, _restore_session, Session};

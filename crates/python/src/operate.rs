@@ -1,9 +1,11 @@
 //! What an operator does: see why, label what helps.
 
+use std::path::PathBuf;
+
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use ultta::{Explanation, Features, Head, Input};
+use ultta::{Features, Input};
 
 use crate::array::Matrix;
 use crate::error::raise;
@@ -20,7 +22,7 @@ pub fn explain<'py>(
 ) -> PyResult<Bound<'py, PyDict>> {
     let row = features.map(|features| Matrix::of("features", features)).transpose()?;
     let data = row.as_ref().map(|row| (row.data(), row.dim()));
-    let (explanation, head) = session.using(py, |session| {
+    let explanation = session.using(py, |session| {
         let explained = match (data, id) {
             (Some((data, dim)), None) => {
                 let features = Features::checked(data, dim, normalize).map_err(raise)?;
@@ -29,50 +31,35 @@ pub fn explain<'py>(
             (None, Some(id)) => session.explain_sample(id, best),
             _ => return Err(PyValueError::new_err("explain: expected either features or id")),
         };
-        Ok((explained.map_err(raise)?, session.head().clone()))
+        Ok(explained.map_err(raise)?.named(session.head()))
     })?;
-    as_dict(py, &explanation, &head)
+    let told =
+        serde_json::to_string(&explanation).map_err(|error| PyValueError::new_err(error.to_string()))?;
+    from_json(py, &told)
 }
 
-fn as_dict<'py>(py: Python<'py>, explanation: &Explanation, head: &Head) -> PyResult<Bound<'py, PyDict>> {
-    let name = |label: usize| head.classes()[label].as_str();
-    let row = &explanation.row;
-    let dict = PyDict::new(py);
-    dict.set_item("label", row.label)?;
-    dict.set_item("class", name(row.label))?;
-    dict.set_item("prob", row.prob)?;
-    dict.set_item("zero_shot_class", name(row.zero_shot.label))?;
-    dict.set_item("zero_shot_prob", row.zero_shot.prob)?;
-    dict.set_item("flipped_by", explanation.flipped_by.map(|lever| lever.name()))?;
-    dict.set_item("corrected", explanation.corrected.map(name))?;
-    let levers: Vec<&str> = explanation.levers.iter().map(|lever| lever.name()).collect();
-    let mut classes = Vec::new();
-    for class in &explanation.classes {
-        let entry = PyDict::new(py);
-        entry.set_item("label", class.label)?;
-        entry.set_item("class", name(class.label))?;
-        entry.set_item("logit", class.logit)?;
-        entry.set_item("prob", class.prob)?;
-        entry.set_item("zero_shot", class.zero_shot)?;
-        let nats = PyDict::new(py);
-        for (lever, value) in levers.iter().zip(&class.nats) {
-            nats.set_item(lever, value)?;
-        }
-        entry.set_item("nats", nats)?;
-        classes.push(entry);
+/// What to label of a run, from its answers (JSON lines of ``ultta run --out``) and the features that were answered: the best first, as
+/// ``ultta suggest --answers`` has it.
+#[pyfunction]
+#[pyo3(signature = (answers, features, k = 20, *, normalize = false))]
+pub fn suggest_from_answers<'py>(
+    py: Python<'py>,
+    answers: PathBuf,
+    features: PathBuf,
+    k: usize,
+    normalize: bool,
+) -> PyResult<Vec<Bound<'py, PyDict>>> {
+    if k == 0 {
+        return Err(PyValueError::new_err("k: expected 1 or more, got 0"));
     }
-    dict.set_item("classes", classes)?;
-    let mut similar = Vec::new();
-    for scene in &explanation.similar {
-        let entry = PyDict::new(py);
-        entry.set_item("id", scene.id)?;
-        entry.set_item("cosine", scene.cosine)?;
-        entry.set_item("class", name(scene.label))?;
-        entry.set_item("corrected", scene.corrected.map(name))?;
-        similar.push(entry);
-    }
-    dict.set_item("similar", similar)?;
-    Ok(dict)
+    let lines = py.detach(|| ultta_cli::suggest_of_run(&answers, &features, k, normalize));
+    let lines = lines.map_err(PyValueError::new_err)?;
+    lines.lines().map(|line| from_json(py, line)).collect()
+}
+
+/// The same JSON as of the command line and the service, read by Python.
+fn from_json<'py>(py: Python<'py>, text: &str) -> PyResult<Bound<'py, PyDict>> {
+    Ok(py.import("json")?.call_method1("loads", (text,))?.cast_into()?)
 }
 
 /// The scenes whose labels would help most.

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
 use ultta::internal::{softmax_from, top_k};
-use ultta::{Row, Standing, Temperature};
+use ultta::{Row, Temperature};
 
 use crate::array::{matrix, vector, view};
 use crate::head::Head;
@@ -441,11 +441,7 @@ macro_rules! health {
             /// Whether the session adapts ("healthy"), was "restored", or fell back to "zero_shot".
             #[getter]
             fn standing(&self) -> &'static str {
-                match self.inner.standing {
-                    Standing::Healthy => "healthy",
-                    Standing::Restored => "restored",
-                    Standing::ZeroShot => "zero_shot",
-                }
+                self.inner.standing.name()
             }
 
             /// All figures by name.

@@ -115,7 +115,7 @@ def test_what_is_wrong_is_named(encoder: ultta.Encoder, tmp_path: Path, monkeypa
         with pytest.raises(error, match=words):
             call()
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
-    with pytest.raises(ConnectionError, match=r"config\.json.*model\.safetensors.*as the model.*HF_ENDPOINT.*`tiny`"):
+    with pytest.raises(ConnectionError, match=r"HF_ENDPOINT.*config\.json.*model\.safetensors.*as the model.*`tiny`"):
         ultta.Encoder("ViT-B-16")
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -25,7 +28,8 @@ def test_explanations_add_up_and_are_drawn(stream: Stream) -> None:
     explained = session.explain(row, best=3)
     scores = session.predict(row).scores[0]
     for entry in explained["classes"]:
-        assert abs(sum(entry["nats"].values()) - scores[entry["label"]]) < 1e-4
+        assert len(entry["nats"]) == len(explained["levers"])
+        assert abs(sum(entry["nats"]) - scores[entry["label"]]) < 1e-4
     assert explained["class"] == session.predict(row).names[0]
     ax = ultta.plot.explanation(explained)
     assert len(ax.get_yticklabels()) == len(explained["classes"])
@@ -40,6 +44,41 @@ def test_explanations_add_up_and_are_drawn(stream: Stream) -> None:
     frozen.step(stream.features)
     with pytest.raises(ValueError, match="keeps no samples"):
         frozen.explain(id=0)
+
+
+def command(*arguments: object) -> str:
+    """The command line of the wheel, in a process of its own."""
+    called = [sys.executable, "-m", "ultta", *map(str, arguments)]
+    return subprocess.run(called, check=True, capture_output=True, text=True).stdout
+
+
+def test_explanations_are_those_of_the_command_line(stream: Stream, tmp_path: Path) -> None:
+    session = ultta.Session(stream.head)
+    step = session.step(stream.features)
+    id = int(step.ids[-1])
+    session.correct(id, 1)
+    head, state = tmp_path / "head.safetensors", tmp_path / "state.safetensors"
+    stream.head.save(head)
+    session.save(state)
+    told = command("explain", "--head", head, "--state", state, "--id", id, "--best", 3, "--json")
+    explained = session.explain(id=id, best=3)
+    assert json.loads(told) == explained
+    assert explained["standing"] == "healthy" and explained["corrected"] == stream.head.classes[1]
+
+
+def test_what_to_label_of_a_run(stream: Stream, tmp_path: Path) -> None:
+    head, features, answers = (tmp_path / name for name in ("head.safetensors", "features.npy", "answers.jsonl"))
+    stream.head.save(head)
+    np.save(features, stream.features)
+    command("run", "--features", features, "--head", head, "--shuffle", 1, "--out", answers)
+    told = command("suggest", "--answers", answers, "--features", features, "--k", 5, "--json")
+    suggested = ultta.suggest_from_answers(answers, features, 5)
+    assert suggested == [json.loads(line) for line in told.splitlines()] and len(suggested) == 5
+    assert {"row", "sample", "label", "class", "prob", "expected_use"} == set(suggested[0])
+    with pytest.raises(ValueError, match="no such file or folder"):
+        ultta.suggest_from_answers(answers, tmp_path / "none.npy")
+    with pytest.raises(ValueError, match="k: expected 1 or more, got 0"):
+        ultta.suggest_from_answers(answers, features, 0)
 
 
 def test_a_label_counts_at_once_and_can_be_taken_back(stream: Stream) -> None:

@@ -70,6 +70,56 @@ def test_all_dependencies_have_allowed_licences(dependencies: ModuleType, tmp_pa
     assert {"ultta", "ultta-server", "clap", "safetensors"} <= names and "proptest" not in names
 
 
+def test_archives_carry_the_licences_of_what_is_compiled_in(tmp_path: Path) -> None:
+    """A program that only looks like one is packed as a release is."""
+    pytest.importorskip("tomllib")
+    if not shutil.which("cargo"):
+        pytest.skip("needs cargo")
+    program = tmp_path / "ultta"
+    program.write_text("#!/bin/sh\n[ $1 = man ] || echo completion\n")
+    program.chmod(0o755)
+    target = "x86_64-unknown-linux-gnu"
+    done = subprocess.run([ROOT / "deploy" / "archive.sh", program, target, tmp_path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    shutil.unpack_archive(tmp_path / f"ultta-{target}.tar.gz", tmp_path)
+    told = (tmp_path / f"ultta-{target}" / "THIRD_PARTY_LICENSES.txt").read_text()
+    assert "Apache License" in told and "Permission is hereby granted" in told
+    listed = json.loads((tmp_path / f"ultta-{target}" / "sbom.cdx.json").read_text())["components"]
+    for name in ("clap", "safetensors", "ring", "rumqttc"):
+        version = next(entry["version"] for entry in listed if entry["name"] == name)
+        assert f" {name} {version} (" in told, name
+    # The list is for every system, the licences for the one of the archive.
+    assert " windows-sys " not in told and " proptest " not in told
+    # A wheel takes what lies beside pyproject.toml under this name.
+    assert '"THIRD_PARTY*"' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_a_package_without_a_licence_text_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tomllib")
+    monkeypatch.syspath_prepend(ROOT / "deploy")
+    import licences
+
+    def package(name: str, licence: str, files: dict[str, str]) -> dict[str, object]:
+        folder = tmp_path / name
+        for file, text in files.items():
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            (folder / file).write_text(text)
+        manifest = str(folder / "Cargo.toml")
+        return {"name": name, "version": "1.0", "license": licence, "source": "x", "authors": ["A"], "manifest_path": manifest}
+
+    found, without = licences.collect(
+        [
+            package("a", "ISC", {"LICENSE": "text  one\n", "src/license.rs": "no text", "vendor/COPYING": "text two"}),
+            package("b", "ISC", {"licence.md": "text one"}),
+            package("c", "MIT", {"README.md": ""}),
+            package("d", "ISC", {"README.md": ""}),
+        ]
+    )
+    assert found["text  one"] == ["a 1.0 (ISC)", "b 1.0 (ISC)"] and found["text two"] == ["a 1.0 (ISC)"]
+    (standard,) = (text for text, names in found.items() if names == ["c 1.0 (MIT)"])
+    assert "Copyright (c) A\n" in standard and "ultta" not in standard and without == ["d 1.0 (ISC)"]
+
+
 def test_the_source_package_stands_alone(tmp_path: Path) -> None:
     """Every crate that its manifests refer to is in it; `deploy/check.sh` installs it."""
     if not shutil.which("cargo") or not shutil.which("maturin"):

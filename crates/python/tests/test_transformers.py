@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ class Standing(AdaptedPipeline):
         super().__init__(None, **options)
         self.stream = stream
         self.templates: list[str] = []
+        self.batches: list[int] = []
 
     def _head(self, labels: tuple[str, ...], template: str) -> ultta.Head:
         self.templates.append(template)
@@ -26,6 +28,7 @@ class Standing(AdaptedPipeline):
         return ultta.Head.from_text_features(self.stream.head.prototypes[rows], list(labels), 20.0)
 
     def _features(self, images: list[Any], timeout: float | None) -> np.ndarray:
+        self.batches.append(len(images))
         return 3 * self.stream.features[images]
 
 
@@ -52,6 +55,20 @@ def test_one_picture_gives_one_list(stream: Stream) -> None:
     assert set(one[0]) == {"score", "label"}
     assert pipe([], candidate_labels=stream.head.classes) == []
     assert pipe(0, candidate_labels=["class 3"]) == [{"score": 1.0, "label": "class 3"}]
+
+
+def test_batches_are_answered_as_one_by_one(stream: Stream) -> None:
+    labels, pictures = stream.head.classes, list(range(200))
+    single = Standing(stream)
+    expected = [single(picture, candidate_labels=labels) for picture in pictures]
+    made_with_batches = SimpleNamespace(_batch_size=64)
+    for size, made, batches in ((64, None, [64, 64, 64, 8]), (None, made_with_batches, [64, 64, 64, 8]), (None, None, [1] * 200)):
+        pipe = Standing(stream)
+        pipe.pipe = made
+        assert pipe(pictures, candidate_labels=labels, batch_size=size) == expected
+        assert pipe.batches == batches and pipe.last is not None and len(pipe.last.labels) == 200
+    with pytest.raises(ValueError, match="batch_size: expected 1 or more, got -1"):
+        single(pictures, candidate_labels=labels, batch_size=-1)
 
 
 def test_every_set_of_labels_has_a_session(stream: Stream) -> None:

@@ -196,6 +196,9 @@ def test_the_pipeline_of_transformers(tmp_path):
     adapted = AdaptedPipeline(pipe, "zero_shot")
     for mine, theirs in zip(adapted(pictures, candidate_labels=labels), expected):
         assert {a["label"]: a["score"] for a in mine} == pytest.approx({a["label"]: a["score"] for a in theirs}, abs=1e-4)
+    in_batches = AdaptedPipeline(pipe, "zero_shot")(pictures, candidate_labels=labels, batch_size=2)
+    for mine, one_by_one in zip(in_batches, adapted(pictures, candidate_labels=labels)):
+        assert [a["score"] for a in mine] == pytest.approx([a["score"] for a in one_by_one], abs=1e-5)
     assert adapted(pictures[0], candidate_labels=labels)[0].keys() == expected[0][0].keys()
     learning = AdaptedPipeline(pipe)
     learning(pictures, candidate_labels=labels)

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::support::{Folder, ultta};
+use crate::support::{CLASSES, Folder, ultta};
 
 #[test]
 fn an_explanation_adds_up_in_json_and_reads_as_a_table() {
@@ -14,6 +14,14 @@ fn an_explanation_adds_up_in_json_and_reads_as_a_table() {
     let row = ["--features", &features, "--row", "7"];
     let told = explain(&[&row[..], &["--json"]].concat()).success().json();
     assert_eq!(told["levers"][0], "text");
+    // Names and numbers of classes, as everywhere.
+    for field in ["label", "prob", "zero_shot_label", "zero_shot_prob", "temperature"] {
+        assert!(told[field].is_number(), "{field}: {told}");
+    }
+    for field in ["class", "zero_shot_class", "standing"] {
+        assert!(told[field].is_string(), "{field}: {told}");
+    }
+    assert!(told.get("row").is_none() && told["similar"][0]["class"].is_string(), "{told}");
     for class in told["classes"].as_array().unwrap() {
         let sum: f64 = class["nats"].as_array().unwrap().iter().map(|n| n.as_f64().unwrap()).sum();
         assert!((sum - class["logit"].as_f64().unwrap()).abs() < 1e-4, "{class}");
@@ -89,7 +97,7 @@ fn an_answer_leads_to_the_sample_that_is_corrected() {
         // Features are kept in 8 bits.
         assert!((text(&explain()) - text(&of_row)).abs() < 0.5, "{told}");
         ultta(&[&["correct"][..], &of_state, &[&format!("{sample}=horse")]].concat()).success();
-        assert_eq!(explain()["corrected"], 2);
+        assert_eq!(explain()["corrected"], "horse");
     }
     let table = ultta(&["suggest", "--answers", &answers, "--features", &features]).success().stdout;
     assert!(table.starts_with("       row      sample     use"), "{table}");
@@ -187,7 +195,7 @@ fn a_label_for_a_saved_state_counts_and_can_be_taken_back() {
     let explain =
         || ultta(&[&["explain"][..], &of_state, &["--id", "299", "--json"]].concat()).success().json();
     let before = explain();
-    let wanted = (before["row"]["label"].as_u64().unwrap() + 1) % 4;
+    let wanted = (before["label"].as_u64().unwrap() + 1) % 4;
     let as_it_was = folder.bytes("state.safetensors");
 
     let told =
@@ -196,7 +204,7 @@ fn a_label_for_a_saved_state_counts_and_can_be_taken_back() {
     assert_eq!(folder.bytes("state.safetensors"), as_it_was, "--out leaves the state alone");
     correct(&[&format!("299={wanted}")]).success();
     let after = explain();
-    assert_eq!(after["corrected"], wanted, "{after}");
+    assert_eq!(after["corrected"], CLASSES[wanted as usize], "{after}");
     // One label need not outweigh a head that is sure, but it counts.
     let of_wanted = |told: &Value| {
         let classes = told["classes"].as_array().unwrap();

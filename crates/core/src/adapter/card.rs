@@ -1,5 +1,7 @@
 //! The [`Card`] of a method: what others need to know about it.
 
+use crate::{Result, State};
+
 /// When a method's answer is taken, relative to the sample's own teaching.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readout {
@@ -122,6 +124,9 @@ pub struct Card {
     /// Bytes of memory that it comes to need, from the classes, the dimension and the samples of a stream. Only for methods
     /// that may need more than a machine has.
     pub bytes: Option<fn(usize, usize, u64) -> u64>,
+    /// What a merged state keeps of two states beside the sums of their evidence: adds it to the third. States of other methods
+    /// are left alone.
+    pub merge: Option<fn(&State, &State, &mut State) -> Result<()>>,
 }
 
 impl Card {
@@ -151,6 +156,7 @@ impl Card {
         tuned: false,
         growth: Growth::Classes,
         bytes: None,
+        merge: None,
     };
 
     /// What it must see before it answers a sample.

@@ -161,7 +161,7 @@ impl Alarm {
 }
 
 /// A row that is no copy, as the alarms see it.
-pub(crate) struct Scene<'a> {
+pub(crate) struct AlarmRow<'a> {
     pub id: u64,
     pub features: &'a [f32],
     /// Mean of the frozen logits, their mean square after centring, and the best class by them.
@@ -197,7 +197,7 @@ impl Alarms {
     }
 
     /// Takes in a row, which begins a scene unless it is a copy.
-    pub(crate) fn push(&mut self, row: &Scene<'_>, copy: bool) -> Option<Alarm> {
+    pub(crate) fn push(&mut self, row: &AlarmRow<'_>, copy: bool) -> Option<Alarm> {
         if !self.config.enabled {
             return None;
         }
@@ -225,7 +225,7 @@ impl Alarms {
         Some(alarm)
     }
 
-    fn scene(&mut self, scene: &Scene<'_>) -> Option<Alarm> {
+    fn scene(&mut self, scene: &AlarmRow<'_>) -> Option<Alarm> {
         self.scenes += 1;
         let (which, bet) = self.numbers.push(scene)?;
         if bet.log < self.config.threshold() {

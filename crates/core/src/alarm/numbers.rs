@@ -4,7 +4,7 @@ use super::bets::{Bet, Bets};
 use super::mix::Mix;
 use super::pace::Pace;
 use super::ranks::Ranks;
-use super::{Scene, chance};
+use super::{AlarmRow, chance};
 use crate::kernels::{LANES, sum_lanes, vectorised};
 use crate::{Error, Result, State};
 
@@ -89,7 +89,7 @@ pub(super) struct Change {
 
 impl Numbers {
     /// Takes in a scene. The number whose bet has won most, with its bet, once bets are taken.
-    pub(super) fn push(&mut self, scene: &Scene<'_>) -> Option<(usize, Bet)> {
+    pub(super) fn push(&mut self, scene: &AlarmRow<'_>) -> Option<(usize, Bet)> {
         let numbers = self.measure(scene);
         self.scenes += 1;
         if self.scenes <= WARM_UP {
@@ -130,7 +130,7 @@ impl Numbers {
     }
 
     /// The numbers of a scene, which enters the means.
-    fn measure(&mut self, scene: &Scene<'_>) -> [f64; NUMBERS] {
+    fn measure(&mut self, scene: &AlarmRow<'_>) -> [f64; NUMBERS] {
         let (mean, square) = scene.moments;
         self.sum.resize(scene.features.len(), 0.0);
         self.recent.resize(scene.features.len(), 0.0);

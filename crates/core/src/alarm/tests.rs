@@ -65,7 +65,7 @@ impl Simulated {
         let id = self.id;
         self.id += 1;
         let moments = crate::scores::weigh(&logits, &mut [0.0; CLASSES]).moments;
-        alarms.push(&Scene { id, features: &features, moments, class: self.class }, false)
+        alarms.push(&AlarmRow { id, features: &features, moments, class: self.class }, false)
     }
 }
 

@@ -13,7 +13,7 @@
 
 use std::collections::VecDeque;
 
-use super::Answered;
+use super::EstimateRow;
 use crate::{Error, Result, State};
 
 /// Answers that a label can still correct the estimate for.
@@ -85,7 +85,7 @@ pub(super) struct Labels {
 }
 
 impl Labels {
-    pub(super) fn remember(&mut self, row: &Answered<'_>, probs: [f64; 2], scene: u64) {
+    pub(super) fn remember(&mut self, row: &EstimateRow<'_>, probs: [f64; 2], scene: u64) {
         if row.id != self.next_id {
             self.answers.clear();
         }
@@ -246,7 +246,7 @@ mod tests {
     fn told(rows: u64, frames: u64, step: usize, right: u64, prob: f32) -> (f64, f64) {
         let mut labels = Labels::default();
         for id in 0..rows {
-            let row = Answered {
+            let row = EstimateRow {
                 id,
                 label: 1,
                 prob,

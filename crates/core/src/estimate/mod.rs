@@ -106,7 +106,7 @@ const MIN_DIM: usize = 64;
 const SYSTEMATIC: [f64; 2] = [0.062, 0.048];
 
 /// One answer, as the estimator is shown it.
-pub(crate) struct Answered<'a> {
+pub(crate) struct EstimateRow<'a> {
     pub id: u64,
     /// The class answered and its emitted probability.
     pub label: usize,
@@ -347,7 +347,7 @@ impl Estimator {
     }
 
     /// Takes in an answer.
-    pub(crate) fn push(&mut self, row: &Answered<'_>, head: &Head) {
+    pub(crate) fn push(&mut self, row: &EstimateRow<'_>, head: &Head) {
         let same = row.label == row.frozen_label;
         let told = row.frozen_prob.unwrap_or(REST * (1.0 - row.prob));
         let probs = [row.prob, if same { row.prob } else { told }].map(|p| f64::from(p.clamp(0.0, 1.0)));
@@ -369,7 +369,7 @@ impl Estimator {
         }
     }
 
-    fn begin_scene(&mut self, row: &Answered<'_>, head: &Head) {
+    fn begin_scene(&mut self, row: &EstimateRow<'_>, head: &Head) {
         let ended = std::mem::take(&mut self.scene);
         self.whole.close(&ended);
         self.recent.fade(0.5f64.powf(1.0 / RECENT));

@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use toml::{Table, Value};
 
 use super::MethodConfig;
-use super::ul_tta::{DefaultConfig, WARM_UP};
+use super::ul_tta::{DefaultConfig, WARM_UP, trust};
 use super::ul_tta_paper::PaperConfig;
 use crate::adapter::{Adapter, Card};
 use crate::config::in_words;
@@ -21,6 +21,7 @@ pub const NAME: &str = "ul_tta";
 /// The card of the default method.
 pub static CARD: Card = Card {
     own: true,
+    merge: Some(trust::merge),
     warm_up: Some((WARM_UP, "gate.warm_up")),
     // Scores and teaching over all classes; the second moments; at most every 1024 samples a factorisation and C
     // solutions. Less where few classes are candidates, and once the moments are thinned.

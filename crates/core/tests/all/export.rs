@@ -89,10 +89,32 @@ fn what_is_no_linear_layer_is_refused() {
     let anchor = ultta::Anchor { class: 0, vector: &anchor, weight: 1.0 };
     let head: Head = world.head.with_anchors_apart(1.0, &[anchor], 1.0).unwrap();
     assert!(refused(&Session::new(head, &config("ul-tta", &[])).unwrap()).contains("anchors"));
-    for method in ["zero-shot", "prior-only"] {
-        let mut session = world.session(&config(method, &[]));
+}
+
+#[test]
+fn every_method_with_a_layer_answers_as_it_does_and_is_named_in_the_guide() {
+    let world = World::small();
+    let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operating.md");
+    let guide = std::fs::read_to_string(guide).unwrap();
+    let section = guide.split("## Take it along").nth(1).unwrap();
+    let mut linear = 0;
+    for method in ultta::names() {
+        let settings: &[(&str, &str)] = if method == "ul-tta" { &[("scenes", "false")] } else { &[] };
+        let mut session = world.session(&config(&method, settings));
+        if session.config().method.card().needs_views {
+            continue;
+        }
         session.step(&world.rows(60, 2)).unwrap();
-        let (furthest, ..) = compare(&session, &session.layer().unwrap(), &world.rows(50, 4));
-        assert!(furthest < 1e-5, "{method}: {furthest}");
+        match session.layer() {
+            Ok(layer) => {
+                let (furthest, ..) = compare(&session, &layer, &world.rows(50, 4));
+                assert!(furthest < 1e-5, "{method}: {furthest}");
+                let told = if method == "ul-tta" { "the default".into() } else { format!("`{method}`") };
+                assert!(section.contains(&told), "{method} has a layer: docs/operating.md does not say so");
+                linear += 1;
+            }
+            Err(error) => assert!(error.to_string().contains(&method), "{method}: {error}"),
+        }
     }
+    assert!(linear > 1, "{linear}");
 }

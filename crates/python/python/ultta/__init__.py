@@ -28,6 +28,7 @@ from ._ultta import (
     __version__,
     default_config,
     methods,
+    suggest_from_answers,
 )
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ __all__ = [
     "evaluate",
     "methods",
     "metrics",
+    "suggest_from_answers",
 ]
 
 

@@ -38,6 +38,7 @@ __all__ = [
     "_state_from_bytes",
     "default_config",
     "methods",
+    "suggest_from_answers",
 ]
 __version__: str
 
@@ -46,6 +47,9 @@ _Template = str | Callable[[str], str]
 
 def methods() -> list[Card]: ...
 def default_config() -> str: ...
+def suggest_from_answers(
+    answers: _Path, features: _Path, k: int = 20, *, normalize: bool = False
+) -> list[dict[str, Any]]: ...
 @final
 class Encoder:
     def __new__(cls, model: _Path) -> Encoder: ...

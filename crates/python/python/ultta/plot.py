@@ -77,12 +77,11 @@ def explanation(explained: Mapping[str, Any], *, ax: Any = None) -> Any:
     ax = _axes(ax, size=(8.5, 4.8))
     classes = explained["classes"]
     base = next(entry for entry in classes if entry["class"] == explained["zero_shot_class"])["nats"]
-    levers = list(base)
     right = np.zeros(len(classes))
     left = np.zeros(len(classes))
     places = np.arange(len(classes))
-    for lever in levers:
-        nats = np.array([entry["nats"][lever] - base[lever] for entry in classes])
+    for place, lever in enumerate(explained["levers"]):
+        nats = np.array([entry["nats"][place] - base[place] for entry in classes])
         start = np.where(nats >= 0, right, left)
         colour, meaning = LEVERS.get(lever, (COLOURS[5], lever))
         ax.barh(places, nats, left=start, color=colour, label=meaning, height=0.6)

@@ -73,9 +73,17 @@ class AdaptedPipeline:
         *,
         hypothesis_template: str = TEMPLATE,
         timeout: float | None = None,
+        batch_size: int | None = None,
     ) -> Any:
         """A picture (a file, an address or a PIL image), or a list of them: the labels with their scores, best
-        first; for a list, a list of these."""
+        first; for a list, a list of these.
+
+        The encoder sees ``batch_size`` pictures at a time, as in transformers: by default as many as the pipeline was
+        made with, else one. Answers do not depend on it.
+        """
+        size = batch_size or getattr(self.pipe, "_batch_size", None) or 1
+        if size < 1:
+            raise ValueError(f"batch_size: expected 1 or more, got {batch_size}")
         if candidate_labels is None:
             raise ValueError("candidate_labels: expected a list of names, got none")
         if isinstance(candidate_labels, str):
@@ -83,7 +91,7 @@ class AdaptedPipeline:
         labels = list(candidate_labels)
         several = isinstance(image, (list, tuple))
         images = list(image) if several else [image]
-        answers = self._answers(images, labels, hypothesis_template, timeout) if images else []
+        answers = self._answers(images, labels, hypothesis_template, timeout, size) if images else []
         return answers if several else answers[0]
 
     def session(self, candidate_labels: Iterable[str], hypothesis_template: str = TEMPLATE) -> Session:
@@ -99,12 +107,14 @@ class AdaptedPipeline:
         return self.sessions[key]
 
     def _answers(
-        self, images: list[Any], labels: list[str], template: str, timeout: float | None
+        self, images: list[Any], labels: list[str], template: str, timeout: float | None, size: int
     ) -> list[list[Answer]]:
         if len(labels) == 1:  # nothing to decide, and nothing to learn from
             return [[{"score": 1.0, "label": labels[0]}] for _ in images]
         session = self.session(labels, template)
-        rows = self._features(images, timeout)
+        # Pictures are opened batch by batch, so that a long list needs no more memory than a batch.
+        batches = (images[first : first + size] for first in range(0, len(images), size))
+        rows = np.concatenate([self._features(batch, timeout) for batch in batches])
         self.last = (session.step if self.adapt else session.predict)(rows, normalize=True)
         probs = self.last.probs
         orders = np.argsort(-probs, axis=1, kind="stable")

@@ -24,7 +24,7 @@ pub struct ExplainRequest {
     pub normalize: Option<bool>,
 }
 
-/// Why a row is answered as it is.
+/// Why a row is answered as it is: the core's `NamedExplanation`, as the command line and Python tell it, and the stream that answered.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct ExplainResponse<'a> {
@@ -46,6 +46,10 @@ pub struct ExplainResponse<'a> {
     pub zero_shot_class: &'a str,
     /// Its probability.
     pub zero_shot_prob: f32,
+    /// `healthy`, `restored`, or `zero_shot` while the guard answers zero-shot: then the frozen model is explained.
+    pub standing: &'static str,
+    /// What logits are multiplied by for the calibrated probabilities.
+    pub temperature: f32,
     /// Where the two differ: what speaks most for the one against the other (`image`, `prior`, …).
     pub flipped_by: Option<&'static str>,
     /// The class that somebody gave for the sample, where it is asked for by its id.
@@ -85,6 +89,8 @@ pub struct SimilarView<'a> {
     /// Cosine between the scene and the row.
     pub cosine: f32,
     /// The class that was answered for the scene.
+    pub label: usize,
+    /// Its name.
     pub class: &'a str,
     /// The class that somebody gave for the scene.
     pub corrected: Option<&'a str>,

@@ -84,6 +84,8 @@ async fn explain(
         zero_shot_label: row.zero_shot.label,
         zero_shot_class: class(row.zero_shot.label),
         zero_shot_prob: row.zero_shot.prob,
+        standing: explained.standing.name(),
+        temperature: explained.temperature,
         flipped_by: explained.flipped_by.map(|lever| lever.name()),
         corrected: explained.corrected.map(class),
         levers: explained.levers.iter().map(|lever| lever.name()).collect(),
@@ -105,6 +107,7 @@ async fn explain(
             .map(|s| SimilarView {
                 id: s.id,
                 cosine: s.cosine,
+                label: s.label,
                 class: class(s.label),
                 corrected: s.corrected.map(class),
             })

@@ -56,6 +56,34 @@ fn an_explanation_adds_up_and_a_correction_counts_at_once() {
 }
 
 #[test]
+fn an_explanation_is_what_the_library_tells() {
+    let folder = tempfile::tempdir().unwrap();
+    let (service, row, id) = taught(folder.path());
+    let labels = json!({"labels": [{"id": id, "label": 3}]});
+    assert_eq!(service.post("/v1/streams/default/correct", &labels).0, 200);
+    let by_row = explained(&service, &json!({"features": row, "best": 3}));
+    let by_id = explained(&service, &json!({"id": id}));
+    let state = ultta::State::from_bytes(&service.get_bytes("/v1/streams/default/state").1).unwrap();
+    service.stop();
+    let session = ultta::Session::resume(head(), &state).unwrap();
+    let features = ultta::Features::new(row, DIM).unwrap();
+    let named = |explained: ultta::Explanation| -> Value {
+        let text = serde_json::to_string(&explained.named(session.head())).unwrap();
+        serde_json::from_str(&text).unwrap()
+    };
+    for (mut told, expected) in [
+        (by_row, named(session.explain(&features, 3).unwrap())),
+        (by_id, named(session.explain_sample(id, 5).unwrap())),
+    ] {
+        for own in ["stream", "generation", "as_of"] {
+            assert!(told.as_object_mut().unwrap().remove(own).is_some());
+        }
+        assert_eq!(told, expected);
+        assert_eq!(told["standing"], "healthy");
+    }
+}
+
+#[test]
 fn a_label_that_is_not_used_says_why() {
     let folder = tempfile::tempdir().unwrap();
     let (service, row, id) = taught(folder.path());

@@ -21,7 +21,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::evidence::Evidence;
-use super::kept::{Scene, load_scenes, save_scenes};
+use super::kept::{KeptRow, load_scenes, save_scenes};
 use super::label_prior::LabelPrior;
 use super::{Incoming, UlTta, Work};
 use crate::kernels::fold_lanes;
@@ -57,7 +57,7 @@ const LARGEST: f64 = 1e7;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Corrections {
     /// In the order in which they were given: the row, as it was kept, and its label.
-    given: VecDeque<(Scene, u32)>,
+    given: VecDeque<(KeptRow, u32)>,
     /// g, and loudness / σ², as of the last update. Empty before the first label.
     mean: Vec<f32>,
     loudness: f32,
@@ -171,7 +171,7 @@ impl Corrections {
     }
 
     /// Takes in a label for a scene, under a head with `classes` classes.
-    fn give(&mut self, scene: Scene, label: u32, classes: usize, evidence: Option<&Evidence>) {
+    fn give(&mut self, scene: KeptRow, label: u32, classes: usize, evidence: Option<&Evidence>) {
         let oldest = if self.given.len() == MOST { self.given.pop_front() } else { None };
         self.given.push_back((scene, label));
         if let Some(evidence) = evidence {
@@ -185,7 +185,7 @@ impl Corrections {
     }
 
     /// Takes a label back; gives what it was.
-    fn take_back(&mut self, id: u64, classes: usize, evidence: Option<&Evidence>) -> Option<(Scene, u32)> {
+    fn take_back(&mut self, id: u64, classes: usize, evidence: Option<&Evidence>) -> Option<(KeptRow, u32)> {
         let place = self.given.iter().position(|(scene, _)| scene.id == id)?;
         let taken = self.given.remove(place)?;
         if self.is_empty() {
@@ -206,7 +206,7 @@ impl Corrections {
 
     pub(super) fn bytes(&self) -> usize {
         let dim = self.mean.len();
-        self.given.len() * (dim + size_of::<Scene>()) + (1 + self.rows.len()) * dim * 4
+        self.given.len() * (dim + size_of::<KeptRow>()) + (1 + self.rows.len()) * dim * 4
     }
 
     pub(super) fn save(&self, state: &mut State) {
@@ -294,7 +294,7 @@ impl UlTta {
     }
 
     /// Withdraws what a row had taught by itself and counts its label in the prior; with `sign` −1 the other way round.
-    fn recount(&mut self, scene: &Scene, label: usize, sign: f64) {
+    fn recount(&mut self, scene: &KeptRow, label: usize, sign: f64) {
         let counted = &scene.counted;
         // Samples that taught since; forgotten where the method began anew in between.
         let Some(age) = self.seen.checked_sub(counted.seen).filter(|_| counted.seen > 0) else { return };

@@ -25,7 +25,7 @@ pub(super) struct Counted {
 
 /// A scene's first row as it is kept.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Scene {
+pub(super) struct KeptRow {
     pub id: u64,
     pub label: u32,
     pub prob: f32,
@@ -37,7 +37,7 @@ pub(super) struct Scene {
     pub numbers: Vec<i8>,
 }
 
-impl Scene {
+impl KeptRow {
     /// The features, nearly of unit length.
     pub(super) fn features(&self) -> Vec<f32> {
         self.numbers.iter().map(|&n| n as f32 * self.scale).collect()
@@ -69,7 +69,7 @@ pub(super) fn largest(shares: impl Iterator<Item = (u32, f32)>) -> Shares {
 pub(super) struct Kept {
     most: usize,
     dim: usize,
-    scenes: std::collections::VecDeque<Scene>,
+    scenes: std::collections::VecDeque<KeptRow>,
 }
 
 impl Kept {
@@ -96,19 +96,19 @@ impl Kept {
         let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
         numbers.resize(z.len(), 0);
         round(z, inverse, &mut numbers);
-        self.scenes.push_back(Scene { id, label: label as u32, prob, posterior, counted, scale, numbers });
+        self.scenes.push_back(KeptRow { id, label: label as u32, prob, posterior, counted, scale, numbers });
     }
 
     pub(super) fn len(&self) -> usize {
         self.scenes.len()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Scene> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &KeptRow> {
         self.scenes.iter()
     }
 
     /// A scene by the id of its first row.
-    pub(super) fn find(&self, id: u64) -> Result<&Scene> {
+    pub(super) fn find(&self, id: u64) -> Result<&KeptRow> {
         let place = self.scenes.binary_search_by_key(&id, |scene| scene.id);
         place.map(|place| &self.scenes[place]).map_err(|_| Error::Forgotten {
             id,
@@ -118,8 +118,8 @@ impl Kept {
     }
 
     /// The `most` scenes nearest to a unit row, with their cosines.
-    pub(super) fn nearest(&self, z: &[f32], most: usize) -> Vec<(&Scene, f32)> {
-        let mut all: Vec<(&Scene, f32)> = self.iter().map(|scene| (scene, scene.cosine(z))).collect();
+    pub(super) fn nearest(&self, z: &[f32], most: usize) -> Vec<(&KeptRow, f32)> {
+        let mut all: Vec<(&KeptRow, f32)> = self.iter().map(|scene| (scene, scene.cosine(z))).collect();
         all.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.id.cmp(&b.0.id)));
         all.truncate(most);
         all
@@ -131,7 +131,7 @@ impl Kept {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.most * (self.dim + size_of::<Scene>())
+        self.most * (self.dim + size_of::<KeptRow>())
     }
 
     pub(super) fn save(&self, state: &mut State) {
@@ -181,24 +181,24 @@ fn round(z: &[f32], factor: f32, out: &mut [i8]) {
 /// Puts scenes into a state.
 pub(super) fn save_scenes<'a>(
     prefix: &str,
-    scenes: impl Iterator<Item = &'a Scene> + Clone,
+    scenes: impl Iterator<Item = &'a KeptRow> + Clone,
     state: &mut State,
 ) {
     fn all<'a, T: Copy, const N: usize>(
-        scenes: impl Iterator<Item = &'a Scene>,
-        of: impl Fn(&Scene) -> [T; N],
+        scenes: impl Iterator<Item = &'a KeptRow>,
+        of: impl Fn(&KeptRow) -> [T; N],
     ) -> Vec<T> {
         scenes.flat_map(of).collect()
     }
     state.put(format!("{prefix}ids"), &all(scenes.clone(), |s| [s.id, s.counted.seen, s.counted.samples]));
-    let classes = |s: &Scene| {
+    let classes = |s: &KeptRow| {
         let mut list = [s.label; 1 + 2 * SHARES];
         for i in 0..SHARES {
             (list[1 + i], list[1 + SHARES + i]) = (s.posterior[i].0, s.counted.evidence[i].0);
         }
         list
     };
-    let shares = |s: &Scene| {
+    let shares = |s: &KeptRow| {
         let mut list = [s.prob; 2 + 2 * SHARES];
         list[1] = s.scale;
         for i in 0..SHARES {
@@ -213,7 +213,7 @@ pub(super) fn save_scenes<'a>(
 }
 
 /// Reads scenes from a state.
-pub(super) fn load_scenes(prefix: &str, state: &State, classes: usize, dim: usize) -> Result<Vec<Scene>> {
+pub(super) fn load_scenes(prefix: &str, state: &State, classes: usize, dim: usize) -> Result<Vec<KeptRow>> {
     let bytes = state.get::<u8>(&format!("{prefix}features"))?;
     let n = bytes.len() / dim.max(1);
     if bytes.len() != n * dim {
@@ -233,7 +233,7 @@ pub(super) fn load_scenes(prefix: &str, state: &State, classes: usize, dim: usiz
         let shares = &shares[i * (2 + 2 * SHARES)..][..2 + 2 * SHARES];
         let list = |from: usize| std::array::from_fn(|k| (labels[1 + from + k], shares[2 + from + k]));
         let [id, seen, samples] = ids[i];
-        Scene {
+        KeptRow {
             id,
             label: labels[0],
             prob: shares[0],
