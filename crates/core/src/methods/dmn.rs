@@ -49,7 +49,12 @@ impl DmnConfig {
         in_range("method.dmn.weight", self.weight, 0.0..=1e6)?;
         in_range("method.dmn.view_share", self.view_share, 0.0..=1.0)?;
         let memory = Cache::new(head.dim(), head.n_classes(), self.capacity);
-        Ok(Dmn { memory, head: head.clone(), config: self.clone() })
+        Ok(Dmn {
+            grams: vec![Vec::new(); head.n_classes()],
+            memory,
+            head: head.clone(),
+            config: self.clone(),
+        })
     }
 }
 
@@ -74,28 +79,48 @@ pub(crate) struct Dmn {
     config: DmnConfig,
     head: Head,
     memory: Cache,
+    /// Products of the text row and the samples of a class with each other, a row each; empty for a class without samples.
+    /// They follow from the memory.
+    grams: Vec<Vec<f32>>,
 }
 
 impl Dmn {
-    /// s⟨z, proxy⟩ for every class.
+    /// Takes in that the memory of a class has changed.
+    fn refresh(&mut self, class: usize) {
+        let text = (self.memory.slots(class).len() > 0).then(|| self.head.prototype(class));
+        let keys = self.memory.slots(class).map(|slot| self.memory.key(slot));
+        let rows: Vec<&[f32]> = text.into_iter().chain(keys).collect();
+        let of = |row: &&[f32]| {
+            let row = math::widen(row);
+            rows.iter().map(move |other| math::dot(&row, other) as f32).collect::<Vec<f32>>()
+        };
+        self.grams[class] = rows.iter().flat_map(of).collect();
+    }
+
+    /// s⟨z, proxy⟩ for every class. Of a proxy only its product with z and its length count, and both follow from products
+    /// of rows: ⟨z, Σ a_i m_i⟩ = Σ a_i ⟨z, m_i⟩ and |Σ a_i m_i|² = Σ a_i a_j ⟨m_i, m_j⟩.
     fn memory_logits(&self, z: &[f32], text: &[f32]) -> Vec<f64> {
         let scale = self.head.logit_scale() as f64;
         let products = self.memory.products(z);
         let affinity = |product: f64| (-self.config.beta * (1.0 - product)).exp();
-        let mut proxy = vec![0.0; self.head.dim()];
+        let mut affinities: Vec<f64> = Vec::new();
         let mut logits = math::widen(text);
-        for (class, logit) in logits.iter_mut().enumerate() {
-            if self.memory.slots(class).len() == 0 {
-                // The text row alone: its proxy is itself.
-                continue;
-            }
-            proxy.fill(0.0);
-            math::add(&mut proxy, affinity(*logit / scale), self.head.prototype(class));
-            for slot in self.memory.slots(class) {
-                math::add(&mut proxy, affinity(products[slot] as f64), self.memory.key(slot));
-            }
-            math::normalize(&mut proxy);
-            *logit = scale * math::dot(&proxy, z);
+        // Where a class has no sample, the text row alone is its proxy.
+        for (class, logit) in
+            logits.iter_mut().enumerate().filter(|(class, _)| !self.grams[*class].is_empty())
+        {
+            let own = std::iter::once(*logit / scale);
+            let near = own.chain(self.memory.slots(class).map(|slot| products[slot] as f64));
+            affinities.clear();
+            let mut along = 0.0;
+            affinities.extend(near.map(|product| {
+                let a = affinity(product);
+                along += a * product;
+                a
+            }));
+            let rows = self.grams[class].chunks(affinities.len()).zip(&affinities);
+            let square: f64 = rows.map(|(row, a)| a * math::dot(&affinities, row)).sum();
+            *logit = if square > 0.0 { scale * along / square.sqrt() } else { 0.0 };
         }
         logits
     }
@@ -126,6 +151,9 @@ impl Adapter for Dmn {
             let sample = Sample::confident(batch, row, self.config.view_share);
             let taken = batch.may_learn(row)
                 && self.memory.offer(sample.label, sample.entropy, &sample.feature).is_some();
+            if taken {
+                self.refresh(sample.label);
+            }
             admitted.push(taken);
         }
         Observed { admitted }
@@ -133,6 +161,7 @@ impl Adapter for Dmn {
 
     fn reset(&mut self) {
         self.memory.clear();
+        self.grams.iter_mut().for_each(Vec::clear);
     }
 
     fn save(&self) -> State {
@@ -143,10 +172,12 @@ impl Adapter for Dmn {
 
     fn load(&mut self, state: &State) -> Result<()> {
         self.memory = self.memory.loaded("memory", state)?;
+        (0..self.grams.len()).for_each(|class| self.refresh(class));
         Ok(())
     }
 
     fn vitals(&self) -> Vitals {
-        Vitals { state_bytes: self.memory.bytes(), ..Default::default() }
+        let products: usize = self.grams.iter().map(Vec::len).sum();
+        Vitals { state_bytes: self.memory.bytes() + 4 * products, ..Default::default() }
     }
 }

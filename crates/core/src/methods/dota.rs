@@ -43,8 +43,8 @@ const NEGLIGIBLE: f64 = 1e-4;
 /// Rows that may wait to enter the covariances, per class: a pass over a covariance costs as much as some rows.
 const MOST_PENDING: usize = 16;
 
-/// Columns of the covariances that are added up at a time: they stay in a cache.
-const COLUMNS: usize = 32;
+/// Columns of the covariances that are added up at a time: they stay in the first cache.
+const COLUMNS: usize = 8;
 
 /// Every coordinate of a mean at the start.
 const FLAT: f64 = 1e-3;

@@ -160,7 +160,7 @@ impl Discriminant {
 }
 
 /// The lower triangle of Σ(x − x̄)(x − x̄)ᵀ over some rows.
-pub(crate) fn scatter(rows: &[f64], dim: usize) -> Vec<f64> {
+pub(crate) fn scatter(mut rows: Vec<f64>, dim: usize) -> Vec<f64> {
     let mut scatter = vec![0.0; dim * dim];
     let n = rows.len() / dim;
     if n == 0 {
@@ -169,9 +169,8 @@ pub(crate) fn scatter(rows: &[f64], dim: usize) -> Vec<f64> {
     let mut mean = vec![0.0; dim];
     rows.chunks(dim).for_each(|row| mean.iter_mut().zip(row).for_each(|(m, v)| *m += v));
     mean.iter_mut().for_each(|m| *m /= n as f64);
-    let centred: Vec<f64> =
-        rows.chunks(dim).flat_map(|row| row.iter().zip(&mean).map(|(v, m)| v - m)).collect();
-    add_squares(&mut scatter, &centred, dim, 1.0);
+    rows.chunks_mut(dim).for_each(|row| row.iter_mut().zip(&mean).for_each(|(v, m)| *v -= m));
+    add_squares(&mut scatter, &rows, dim, 1.0);
     scatter
 }
 

@@ -127,7 +127,7 @@ fn precision(memory: &Cache, means: &[f64], dim: usize) -> Precision {
             centred.extend(memory.key(slot).iter().zip(mean).map(|(&z, m)| z as f64 - m));
         }
     }
-    let (n, mut scatter) = (memory.len(), scatter(&centred, dim));
+    let (n, mut scatter) = (memory.len(), scatter(centred, dim));
     if n <= 4 * dim {
         return Precision::ridge(scatter, dim, n);
     }

@@ -241,17 +241,24 @@ impl Stata {
     fn assign(&self, z: &[f64], log_text: &[f64], gaussian: &[f64], near: &[Vec<(usize, f64)>]) -> Vec<f64> {
         let classes = self.head.n_classes();
         let pull = self.config.neighbour_weight / (2.0 * self.config.neighbours as f64);
-        let sums = log_text.iter().zip(gaussian).map(|(t, g)| t + g / GAUSSIAN_TEMPERATURE);
-        let mut next: Vec<f64> = sums.collect();
-        for (i, neighbours) in near.iter().enumerate() {
-            for &(j, weight) in neighbours {
-                for (to, from) in [(i, j), (j, i)] {
-                    let from = &z[from * classes..][..classes];
-                    let to = &mut next[to * classes..][..classes];
-                    to.iter_mut().zip(from).for_each(|(t, f)| *t += pull * weight * f);
+        let mut next = vec![0.0; z.len()];
+        vectorised(
+            #[inline(always)]
+            || {
+                for ((n, t), g) in next.iter_mut().zip(log_text).zip(gaussian) {
+                    *n = t + g / GAUSSIAN_TEMPERATURE;
                 }
-            }
-        }
+                for (i, neighbours) in near.iter().enumerate() {
+                    for &(j, weight) in neighbours {
+                        for (to, from) in [(i, j), (j, i)] {
+                            let from = &z[from * classes..][..classes];
+                            let to = &mut next[to * classes..][..classes];
+                            to.iter_mut().zip(from).for_each(|(t, f)| *t += pull * weight * f);
+                        }
+                    }
+                }
+            },
+        );
         next.chunks_mut(classes).for_each(|row| {
             softmax_f64(row);
         });

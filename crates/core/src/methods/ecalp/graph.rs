@@ -59,6 +59,13 @@ impl Links {
         self.to[at.clone()].iter().copied().zip(self.weight[at].iter().copied())
     }
 
+    /// What the link from one image to another weighs, 0 if there is none.
+    fn weight(&self, from: usize, to: usize) -> f32 {
+        let at = from * self.most..from * self.most + self.each();
+        let own = |(&other, &w): (&u32, &f32)| if other as usize == to { w } else { 0.0 };
+        self.to[at.clone()].iter().zip(&self.weight[at]).map(own).sum()
+    }
+
     /// Adds to every image's row of `next` the rows of its links, and to theirs its own, each times what the link weighs.
     fn pass_on(&self, rows: &[f32], next: &mut [f32], width: usize) {
         vectorised(
@@ -237,12 +244,18 @@ pub(crate) struct Spread<'a> {
     pub rounds: usize,
 }
 
-/// Links both ways.
+/// Links both ways, two images that link to each other as one link.
 struct Ways {
     /// The links of image u are at `first[u]..first[u + 1]`.
     first: Vec<u32>,
-    to: Vec<u32>,
-    weight: Vec<f32>,
+    links: Vec<(u32, f32)>,
+}
+
+impl Ways {
+    #[inline(always)]
+    fn of(&self, node: usize) -> &[(u32, f32)] {
+        &self.links[self.first[node] as usize..self.first[node + 1] as usize]
+    }
 }
 
 /// 1 / (√D + small) of images and of texts.
@@ -255,11 +268,50 @@ impl Spread<'_> {
     /// Y of the newest node after all rounds, and the best class of every image with its value. The last nodes carry
     /// nothing yet.
     pub(crate) fn run(&self, carried: &[(u32, f32)]) -> (Vec<f32>, Vec<(u32, f32)>) {
-        if self.classes <= DENSE { self.dense(carried) } else { self.sparse(carried) }
+        if self.classes <= DENSE {
+            return self.dense(carried);
+        }
+        vectorised(
+            #[inline(always)]
+            || self.sparse(carried),
+        )
     }
 
     fn texts_of(&self, node: usize) -> &[(u32, f32)] {
         &self.texts[node * self.texts_each..][..self.texts_each]
+    }
+
+    fn ways(&self) -> Ways {
+        let n = self.links.nodes;
+        let mut first = vec![0u32; n + 2];
+        // Nearly every other link is left out, in no order: counting takes no branch.
+        let (mut pairs, mut count) = (vec![(0u32, 0u32, 0.0f32); n * self.links.each()], 0);
+        for node in 0..n {
+            for (to, w) in self.links.of(node) {
+                let other = to as usize;
+                let back = self.links.weight(other, node);
+                let counts = other >= node || back == 0.0;
+                pairs[count] = (node as u32, to, w + back);
+                count += usize::from(counts);
+                first[node + 2] += u32::from(counts);
+                first[other + 2] += u32::from(counts && other != node);
+            }
+        }
+        (2..n + 2).for_each(|i| first[i] += first[i - 1]);
+        let mut links = vec![(0, 0.0); first[n + 1] as usize];
+        let mut put = |from: u32, to: u32, w: f32| {
+            let at = &mut first[from as usize + 1];
+            links[*at as usize] = (to, w);
+            *at += 1;
+        };
+        for &(node, other, w) in &pairs[..count] {
+            put(node, other, w);
+            if other != node {
+                put(other, node, w);
+            }
+        }
+        first.truncate(n + 1);
+        Ways { first, links }
     }
 
     fn divisors(&self) -> Divisors {
@@ -280,33 +332,6 @@ impl Spread<'_> {
             *sum = 1.0 / (sum.sqrt() + SMALL);
         }
         Divisors { images: sums, texts }
-    }
-
-    fn ways(&self) -> Ways {
-        let n = self.links.nodes;
-        let mut first = vec![0u32; n + 2];
-        for node in 0..n {
-            for (to, _) in self.links.of(node) {
-                first[node + 2] += 1;
-                first[to as usize + 2] += 1;
-            }
-        }
-        (2..n + 2).for_each(|i| first[i] += first[i - 1]);
-        let total = first[n + 1] as usize;
-        let (mut to, mut weight) = (vec![0u32; total], vec![0.0f32; total]);
-        let mut put = |from: usize, into: u32, w: f32| {
-            let at = first[from + 1] as usize;
-            (to[at], weight[at]) = (into, w);
-            first[from + 1] += 1;
-        };
-        for node in 0..n {
-            for (other, w) in self.links.of(node) {
-                put(node, other, w);
-                put(other as usize, node as u32, w);
-            }
-        }
-        first.truncate(n + 1);
-        Ways { first, to, weight }
     }
 
     /// Rows of all classes. Every link is followed both ways at once: no list of the links that lead to an image is
@@ -346,10 +371,11 @@ impl Spread<'_> {
             std::mem::swap(&mut rows, &mut next);
         }
         let answer = rows[(n - 1) * width..][..self.classes].to_vec();
-        (answer, rows.chunks_exact(width).map(best).collect())
+        (answer, rows.chunks_exact(width).map(best::<LANES>).collect())
     }
 
     /// Rows of the classes that occur.
+    #[inline(always)]
     fn sparse(&self, carried: &[(u32, f32)]) -> (Vec<f32>, Vec<(u32, f32)>) {
         let (by, ways, n) = (self.divisors(), self.ways(), self.links.nodes);
         let mut rows: Vec<(u32, f32)> =
@@ -357,32 +383,29 @@ impl Spread<'_> {
         let mut ends: Vec<u32> = (0..n).map(|node| (node + 1).min(carried.len()) as u32).collect();
         let mut sums = Sums::new(self.classes);
         let mut found = Vec::with_capacity(n);
-        let mut answer = vec![0.0; self.classes];
+        let mut answer = Vec::new();
         for round in 0..self.rounds {
             let last = round + 1 == self.rounds;
             let (mut next, mut next_ends) = (Vec::with_capacity(rows.len() * 4), Vec::with_capacity(n));
-            for node in 0..n {
+            for (node, &divisor) in by.images.iter().enumerate() {
                 for &(class, w) in self.texts_of(node) {
-                    sums.add(class, w * by.texts[class as usize]);
+                    sums.add(&[(class, by.texts[class as usize])], w);
                 }
-                for at in ways.first[node] as usize..ways.first[node + 1] as usize {
-                    let (w, from) = (ways.weight[at], ways.to[at] as usize);
-                    let start = if from == 0 { 0 } else { ends[from - 1] as usize };
-                    rows[start..ends[from] as usize].iter().for_each(|&(class, y)| sums.add(class, w * y));
+                for &(from, w) in ways.of(node) {
+                    let from = from as usize;
+                    let begin = if from == 0 { 0 } else { ends[from - 1] as usize };
+                    let row = &rows[begin..ends[from] as usize];
+                    if last { sums.add_unlisted(row, w) } else { sums.add(row, w) }
                 }
-                let divisor = by.images[node];
                 if last {
-                    let mut row = (0, f32::NEG_INFINITY);
-                    sums.take(|class, sum| {
-                        row = better(row, (class, sum * divisor));
-                        if node + 1 == n {
-                            answer[class as usize] = sum * divisor;
-                        }
-                    });
-                    found.push(row);
+                    if node + 1 == n {
+                        answer = sums.sums[..self.classes].iter().map(|sum| 0.0 + sum * divisor).collect();
+                    }
+                    let (class, sum) = best::<{ 4 * LANES }>(&sums.sums);
+                    found.push((class, sum * divisor));
+                    sums.clear();
                 } else {
-                    let scale = divisor * divisor;
-                    sums.take(|class, sum| next.push((class, sum * scale)));
+                    sums.take(divisor * divisor, &mut next);
                     next_ends.push(next.len() as u32);
                 }
             }
@@ -392,46 +415,73 @@ impl Spread<'_> {
     }
 }
 
-/// Sums per class, and which classes have one: a bit each, so that adding takes no branch.
+/// What a class that has no sum yet stands at: any sum with a value that is not negative is something else.
+const NONE: f32 = -0.0;
+
+/// Sums per class, and a list of the classes that have one. Neither takes a branch to add to.
 struct Sums {
+    /// Whole vectors of classes.
     sums: Vec<f32>,
-    met: Vec<u64>,
+    /// As long as a power of 2 above the number of classes: a place beyond the last is written to, too.
+    listed: Vec<u32>,
+    count: usize,
 }
 
 impl Sums {
     fn new(classes: usize) -> Self {
-        Self { sums: vec![0.0; classes], met: vec![0; classes.div_ceil(64)] }
+        let listed = vec![0; (classes + 1).next_power_of_two()];
+        Self { sums: vec![NONE; classes.next_multiple_of(4 * LANES)], listed, count: 0 }
     }
 
-    fn add(&mut self, class: u32, value: f32) {
-        self.sums[class as usize] += value;
-        self.met[class as usize / 64] |= 1 << (class % 64);
-    }
-
-    /// Hands every sum over, class after class, and begins anew.
-    fn take(&mut self, mut each: impl FnMut(u32, f32)) {
-        for (word, met) in self.met.iter_mut().enumerate() {
-            while *met != 0 {
-                let class = word * 64 + met.trailing_zeros() as usize;
-                each(class as u32, std::mem::take(&mut self.sums[class]));
-                *met &= *met - 1;
-            }
+    #[inline(always)]
+    fn add(&mut self, row: &[(u32, f32)], weight: f32) {
+        let (sums, listed, mut count) = (&mut self.sums[..], &mut self.listed[..], self.count);
+        for &(class, y) in row {
+            let sum = &mut sums[class as usize];
+            listed[count & (listed.len() - 1)] = class;
+            count += usize::from(sum.to_bits() == NONE.to_bits());
+            *sum += weight * y;
         }
+        self.count = count;
+    }
+
+    #[inline(always)]
+    fn add_unlisted(&mut self, row: &[(u32, f32)], weight: f32) {
+        let sums = &mut self.sums[..];
+        row.iter().for_each(|&(class, y)| sums[class as usize] += weight * y);
+    }
+
+    /// Hands every sum over, scaled, and begins anew.
+    #[inline(always)]
+    fn take(&mut self, scale: f32, into: &mut Vec<(u32, f32)>) {
+        let listed = &self.listed[..self.count.min(self.listed.len())];
+        into.extend(listed.iter().map(|&class| (class, self.sums[class as usize] * scale)));
+        listed.iter().for_each(|&class| self.sums[class as usize] = NONE);
+        self.count = 0;
+    }
+
+    fn clear(&mut self) {
+        self.sums.fill(NONE);
+        self.count = 0;
     }
 }
 
 /// The class of the largest value, the first among equals. No value is below the 0 of the places beyond the last class.
-fn best(row: &[f32]) -> (u32, f32) {
-    let mut most = [0.0f32; LANES];
-    for part in row.as_chunks::<LANES>().0 {
-        most.iter_mut().zip(part).for_each(|(most, &v)| *most = if v > *most { v } else { *most });
+/// `WIDTH` values are compared at a time.
+#[inline(always)]
+fn best<const WIDTH: usize>(row: &[f32]) -> (u32, f32) {
+    let parts = row.as_chunks::<WIDTH>().0;
+    let mut most = [0.0f32; WIDTH];
+    for part in parts {
+        for lane in 0..WIDTH {
+            most[lane] = if part[lane] > most[lane] { part[lane] } else { most[lane] };
+        }
     }
     let most = most.into_iter().fold(0.0, f32::max);
-    (row.iter().position(|&v| v == most).unwrap_or(0) as u32, most)
-}
-
-fn better(best: (u32, f32), one: (u32, f32)) -> (u32, f32) {
-    if one.1 > best.1 || (one.1 == best.1 && one.0 < best.0) { one } else { best }
+    let has = |part: &[f32; WIDTH]| part.iter().fold(false, |met, &v| met | (v == most));
+    let at = parts.iter().position(has).unwrap_or(0);
+    let lane = parts[at].iter().position(|&v| v == most).unwrap_or(0);
+    ((at * WIDTH + lane) as u32, most)
 }
 
 #[cfg(test)]
@@ -475,7 +525,7 @@ mod tests {
     fn rows_of_all_classes_and_of_some_spread_alike() {
         let (links, texts) = grown();
         // Widths of one vector, of some, and of more than stay in registers.
-        for classes in [7, 12, 24, 30, 77] {
+        for classes in [7, 8, 12, 24, 30, 77] {
             let spread = Spread { links: &links, texts: &texts, texts_each: 2, classes, rounds: 3 };
             let carried: Vec<(u32, f32)> =
                 (0..8).map(|node| (5 * node % classes as u32, 0.1 * node as f32)).collect();
@@ -496,7 +546,7 @@ mod tests {
             ([0.0; 8], (0, 0.0)),
             ([0.1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.1], (0, 0.1)),
         ] {
-            assert_eq!(best(&row), wanted);
+            assert_eq!(best::<LANES>(&row), wanted);
         }
     }
 }
