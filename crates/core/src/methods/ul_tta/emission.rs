@@ -53,7 +53,14 @@ impl UlTta {
         let even = floor / tempered.len() as f32;
         let shares = [adapted, frozen, even];
         if let Some(probs) = &mut prediction.probs {
-            mix(tempered, weights, shares, probs.row_mut(row), |p| p);
+            mix(
+                tempered,
+                weights,
+                shares,
+                probs.row_mut(row),
+                #[inline(always)]
+                |p| p,
+            );
         }
         if let Some(calibrated) = &mut prediction.calibrated {
             mix(tempered, weights, shares, calibrated.row_mut(place), ln);
