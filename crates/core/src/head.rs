@@ -243,14 +243,14 @@ impl Head {
         let mut halves = Vec::new();
         match &self.mixture {
             Some(mixture) => mixture.scores(features.data(), dim, scale, &mut scores),
-            None => {
+            None if places.is_empty() => {
                 kernels::products(features.data(), &self.prototypes, dim, scale, scores.data_mut());
-                if !places.is_empty() {
-                    halves.resize(places.len() * self.n_classes(), 0.0);
-                    let rows = features.select(places);
-                    let sizes = [dim, dim / 2];
-                    kernels::leading_products(rows.data(), &self.prototypes, sizes, scale, &mut halves);
-                }
+            }
+            None => {
+                halves.resize(places.len() * self.n_classes(), 0.0);
+                let rows = features.select(places);
+                let (rows, out) = ([features.data(), rows.data()], [scores.data_mut(), &mut halves]);
+                kernels::products_and_halves(rows, &self.prototypes, dim, scale, out);
             }
         }
         (scores, halves)

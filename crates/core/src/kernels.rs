@@ -15,7 +15,7 @@ mod experts;
 mod functions;
 mod lanes;
 
-pub(crate) use experts::{Line, TOGETHER, Weighed, blend};
+pub(crate) use experts::{Line, TOGETHER, Voices, Weighed, blend, none_above_one};
 pub use functions::exp;
 pub(crate) use functions::{exp_f64, ln};
 pub(crate) use lanes::*;
@@ -42,7 +42,37 @@ pub(crate) fn inlined<F>(closure: F) -> F {
 
 /// `out[row * n_classes + class] = scale * ⟨rows[row], weights[class]⟩`.
 pub(crate) fn products(rows: &[f32], weights: &[f32], dim: usize, scale: f32, out: &mut [f32]) {
-    Arch::new().dispatch(Products { rows, weights, stride: dim, dim, scale, out });
+    let across = weights.len() / dim;
+    Arch::new().dispatch(Products { rows, weights, stride: dim, dim, scale, out, across });
+}
+
+/// Classes that are scored by whole rows and by halves before the next ones are: their weights stay in the second-level cache.
+const CLASSES_AT_ONCE: usize = 64;
+
+/// [`products`] of some rows, and [`leading_products`] over the first half of the dimensions of others. The weights are read once.
+pub(crate) fn products_and_halves(
+    [rows, halved]: [&[f32]; 2],
+    weights: &[f32],
+    dim: usize,
+    scale: f32,
+    [out, half_out]: [&mut [f32]; 2],
+) {
+    let across = weights.len() / dim;
+    for (i, weights) in weights.chunks(CLASSES_AT_ONCE * dim).enumerate() {
+        let first = i * CLASSES_AT_ONCE;
+        let whole = Products { rows, weights, stride: dim, dim, scale, out: &mut out[first..], across };
+        Arch::new().dispatch(whole);
+        let out = &mut half_out[first..];
+        Arch::new().dispatch(Products {
+            rows: halved,
+            weights,
+            stride: dim,
+            dim: dim / 2,
+            scale,
+            out,
+            across,
+        });
+    }
 }
 
 /// [`products`] over the first `dim` of `stride` dimensions: as if the others were 0 in every row.
@@ -53,7 +83,8 @@ pub(crate) fn leading_products(
     scale: f32,
     out: &mut [f32],
 ) {
-    Arch::new().dispatch(Products { rows, weights, stride, dim, scale, out });
+    let across = weights.len() / stride;
+    Arch::new().dispatch(Products { rows, weights, stride, dim, scale, out, across });
 }
 
 struct Products<'a> {
@@ -63,6 +94,8 @@ struct Products<'a> {
     dim: usize,
     scale: f32,
     out: &'a mut [f32],
+    /// Values from a row of `out` to the next.
+    across: usize,
 }
 
 impl WithSimd for Products<'_> {
@@ -70,9 +103,9 @@ impl WithSimd for Products<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Products { rows, weights, stride, dim, scale, out } = self;
+        let Products { rows, weights, stride, dim, scale, out, across } = self;
         let n_classes = weights.len() / stride;
-        for (rows, out) in rows.chunks(PASS_ROWS * stride).zip(out.chunks_mut(PASS_ROWS * n_classes)) {
+        for (rows, out) in rows.chunks(PASS_ROWS * stride).zip(out.chunks_mut(PASS_ROWS * across)) {
             let n_rows = rows.len() / stride;
             if n_rows == 1 {
                 single_row(simd, &rows[..dim], weights, stride, scale, out);
@@ -98,7 +131,7 @@ impl WithSimd for Products<'_> {
                     let sums = tile(simd, r, w);
                     for i in 0..height {
                         for j in 0..width {
-                            out[(row + i) * n_classes + class + j] = scale * sums[i][j];
+                            out[(row + i) * across + class + j] = scale * sums[i][j];
                         }
                     }
                     row += height;

@@ -32,8 +32,8 @@ pub(super) struct Frozen {
 }
 
 impl Feed {
-    /// Takes in a row; tells of a run once, when its evidence exceeds `enough`.
-    pub(super) fn push(&mut self, id: u64, row: &[f32], enough: f64) -> Option<Frozen> {
+    /// Takes in a row; tells of a run once, when its evidence exceeds `enough`, which is asked for where a row repeats.
+    pub(super) fn push(&mut self, id: u64, row: &[f32], enough: impl FnOnce() -> f64) -> Option<Frozen> {
         if self.last != row {
             self.rows += self.run + 1;
             self.repeats += self.run;
@@ -46,6 +46,7 @@ impl Feed {
         let (rows, repeats) = START;
         let share = (self.repeats as f64 + repeats) / (self.rows as f64 + rows);
         let evidence = |run: u64| -(run as f64) * share.min(0.999).ln();
+        let enough = enough();
         let told = |run: u64| run >= SHORTEST && evidence(run) > enough;
         (told(self.run) && !told(self.run - 1)).then(|| Frozen {
             first_id: self.first_id,
@@ -83,12 +84,12 @@ mod tests {
     fn a_frozen_feed_is_told_once() {
         let mut feed = Feed::default();
         for id in 0..1000 {
-            assert!(feed.push(id, &[id as f32, 1.0], 14.0).is_none());
+            assert!(feed.push(id, &[id as f32, 1.0], || 14.0).is_none());
         }
-        let told: Vec<_> = (1000..3000).filter_map(|id| feed.push(id, &[5.0, 5.0], 14.0)).collect();
+        let told: Vec<_> = (1000..3000).filter_map(|id| feed.push(id, &[5.0, 5.0], || 14.0)).collect();
         assert_eq!(told.iter().map(|f| (f.first_id, f.repeats)).collect::<Vec<_>>(), [(1000, SHORTEST)]);
         assert!(feed.repeats());
-        assert!(feed.push(3000, &[1.0, 2.0], 14.0).is_none() && !feed.repeats());
+        assert!(feed.push(3000, &[1.0, 2.0], || 14.0).is_none() && !feed.repeats());
     }
 
     #[test]
@@ -96,9 +97,9 @@ mod tests {
         let mut feed = Feed::default();
         // Every row fifty times, as a screen that is recorded.
         for id in 0..10_000u64 {
-            assert!(feed.push(id, &[(id / 50) as f32], 14.0).is_none(), "{id}");
+            assert!(feed.push(id, &[(id / 50) as f32], || 14.0).is_none(), "{id}");
         }
-        let first = (0..2000u64).find_map(|id| feed.push(10_000 + id, &[1e6], 14.0));
+        let first = (0..2000u64).find_map(|id| feed.push(10_000 + id, &[1e6], || 14.0));
         assert!(first.is_some_and(|f| f.repeats > 500));
     }
 }

@@ -173,6 +173,8 @@ pub(crate) struct AlarmRow<'a> {
 #[derive(Clone, Debug)]
 pub(crate) struct Alarms {
     config: AlarmConfig,
+    /// log M at which a bet raises an alarm.
+    threshold: f64,
     numbers: Numbers,
     feed: Feed,
     raised: u64,
@@ -187,6 +189,7 @@ impl Alarms {
     pub(crate) fn new(config: &AlarmConfig) -> Self {
         Self {
             config: config.clone(),
+            threshold: config.threshold(),
             numbers: Numbers::default(),
             feed: Feed::default(),
             raised: 0,
@@ -202,7 +205,8 @@ impl Alarms {
             return None;
         }
         self.rows += 1;
-        let frozen = self.feed.push(row.id, row.features, self.enough_repeats());
+        let enough = || enough_repeats(self.threshold, self.rows, self.scenes);
+        let frozen = self.feed.push(row.id, row.features, enough);
         let alarm = frozen.map(|frozen| Alarm {
             kind: AlarmKind::Frozen,
             id: row.id,
@@ -228,7 +232,7 @@ impl Alarms {
     fn scene(&mut self, scene: &AlarmRow<'_>) -> Option<Alarm> {
         self.scenes += 1;
         let (which, bet) = self.numbers.push(scene)?;
-        if bet.log < self.config.threshold() {
+        if bet.log < self.threshold {
             return None;
         }
         let (since, changes) = self.numbers.changes(bet.scenes);
@@ -249,11 +253,6 @@ impl Alarms {
             before: if mix { before } else { most.before },
             now: if mix { now } else { most.now },
         })
-    }
-
-    /// −log of the chance of a run of repeats that is told: the promise counts scenes, and there are more rows.
-    fn enough_repeats(&self) -> f64 {
-        self.config.threshold() + (self.rows as f64 / self.scenes.max(1) as f64).max(1.0).ln()
     }
 
     /// Alarms since the start.
@@ -322,6 +321,11 @@ impl Alarms {
         *self = fresh;
         Ok(())
     }
+}
+
+/// −log of the chance of a run of repeats that is told: the promise counts scenes, and there are more rows.
+fn enough_repeats(threshold: f64, rows: u64, scenes: u64) -> f64 {
+    threshold + (rows as f64 / scenes.max(1) as f64).max(1.0).ln()
 }
 
 /// What kind of change it is, from the number whose bet won and from how much each has moved.

@@ -11,7 +11,7 @@
 //! for l if they are well below it. So u and l have the same mix of classes, and their difference is not that between an
 //! easy and a hard class. All means follow the stream; nothing here looks at labels.
 
-use crate::kernels::{LANES, fold_lanes, inlined, max_lanes, padded, vectorised};
+use crate::kernels::{LANES, fold_lanes, max_lanes, padded, vectorised};
 use crate::scores::Summary;
 use crate::{Error, Head, Result, State};
 
@@ -165,20 +165,13 @@ impl Cone {
                 let (logits, logits_tail) = logits.as_chunks::<LANES>();
                 let (texts, texts_tail) = self.texts.values.as_chunks::<LANES>();
                 let (lengths, lengths_tail) = self.lengths.as_chunks::<LANES>();
-                let mut add = inlined(
-                    #[inline(always)]
-                    |logits: &[f32; LANES], texts: &[f32; LANES], lengths: &[f32; LANES]| {
-                        for i in 0..LANES {
-                            let fit = (unscale * (logits[i] - mean) - texts[i]) * lengths[i];
-                            most[i] = if fit > most[i] { fit } else { most[i] };
-                        }
-                    },
-                );
                 for ((logits, texts), lengths) in logits.iter().zip(texts).zip(lengths) {
-                    add(logits, texts, lengths);
+                    raise(&mut most, logits, texts, lengths, [unscale, mean]);
                 }
                 // What pads the tail fits no class.
-                add(&padded(logits_tail, f32::MIN), &padded(texts_tail, 0.0), &padded(lengths_tail, 1.0));
+                let (logits, texts, lengths) =
+                    (padded(logits_tail, f32::MIN), padded(texts_tail, 0.0), padded(lengths_tail, 1.0));
+                raise(&mut most, &logits, &texts, &lengths, [unscale, mean]);
                 max_lanes(most)
             },
         )
@@ -265,6 +258,24 @@ impl Cone {
         }
         self.classes.as_flattened_mut().copy_from_slice(classes);
         Ok(())
+    }
+}
+
+/// Raises the largest fits so far to those of a chunk of classes. Fits first, maxima after: one loop for both is not vectorised.
+#[inline(always)]
+fn raise(
+    most: &mut [f32; LANES],
+    logits: &[f32; LANES],
+    texts: &[f32; LANES],
+    lengths: &[f32; LANES],
+    [unscale, mean]: [f32; 2],
+) {
+    let mut fits = [0.0f32; LANES];
+    for i in 0..LANES {
+        fits[i] = (unscale * (logits[i] - mean) - texts[i]) * lengths[i];
+    }
+    for i in 0..LANES {
+        most[i] = if fits[i] > most[i] { fits[i] } else { most[i] };
     }
 }
 

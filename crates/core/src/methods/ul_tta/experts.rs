@@ -1,5 +1,6 @@
 //! An *expert* of the class prior: soft counts of the classes that forget with one half-life.
 
+use crate::kernels::Line;
 use crate::{Error, Result};
 
 /// Posterior shares below this are spread evenly instead of counted one by one: it saves time and hardly matters.
@@ -24,7 +25,7 @@ pub(super) struct Expert {
     spread: f64,
     counts: Vec<f64>,
     /// The counts, nearly: in f32, for the passes over all classes.
-    pub near: Vec<f32>,
+    near: Vec<f32>,
 }
 
 impl Expert {
@@ -72,10 +73,11 @@ impl Expert {
         self.counts.iter().map(|count| self.scale * (count + self.spread))
     }
 
-    /// Slope and offset that turn `counts[c]` into the smoothed share of class c, as a ratio to π⁰_c.
-    pub(super) fn line(&self) -> (f64, f64) {
+    /// The counts with the slope and the offset that turn `counts[c]` into the smoothed share of class c, as a ratio to π⁰_c.
+    pub(super) fn as_line(&self) -> Line<'_> {
         let all = self.smoothing + self.total;
-        (self.scale / all, (self.smoothing + self.scale * self.spread) / all)
+        let (slope, offset) = (self.scale / all, (self.smoothing + self.scale * self.spread) / all);
+        Line { counts: &self.near, slope: slope as f32, offset: offset as f32 }
     }
 
     /// Appends the counts to `counts`, and scale, total and spread to `sums`.

@@ -34,7 +34,7 @@ use super::config::DefaultConfig;
 use super::corrections::IN_PRIOR;
 use super::experts::{Expert, Shares};
 use super::neighbours::Neighbours;
-use crate::kernels::{Line, TOGETHER, Weighed, blend, exp, ln, max};
+use crate::kernels::{Line, TOGETHER, Voices, Weighed, blend, exp, ln, none_above_one};
 use crate::methods::checked::checked_counts;
 use crate::methods::kl::cap_kl;
 use crate::{Error, Head, Result, State};
@@ -66,7 +66,8 @@ const LEAST_FORETOLD: f64 = 1e-6;
 
 #[derive(Clone, Debug)]
 pub(super) struct Prior {
-    dead_zone: f64,
+    /// e^δ and e^−δ of the dead zone.
+    zone: [f32; 2],
     record_decay: f64,
     head_start: f64,
     kl_max: f64,
@@ -96,8 +97,6 @@ pub(super) struct Prior {
 pub(super) struct PriorWork {
     /// What each expert foretold of the sample.
     foretold: Vec<f64>,
-    /// π_k,c / π⁰_c of each expert k.
-    ratios: Vec<f32>,
     shares: Shares,
     /// The lifted posterior of the candidates.
     stay: Vec<f32>,
@@ -114,8 +113,9 @@ impl Prior {
         let (half_lives, stays): (&[f64], &[f64]) =
             if config.prior.frozen { (&[], &[]) } else { (&a.prior_half_lives, &a.prior_stays) };
         let expert = |h: f64| Expert::new(h, a.prior_smoothing, classes);
+        let zone = a.prior_dead_zone.exp();
         Self {
-            dead_zone: a.prior_dead_zone,
+            zone: [zone as f32, (1.0 / zone) as f32],
             record_decay: a.prior_record_decay,
             head_start: a.prior_head_start,
             kl_max: a.prior_kl_max,
@@ -157,46 +157,49 @@ impl Prior {
             self.at_start(&mut work.mix, out);
             return;
         }
-        work.ratios.resize(c * self.experts.len(), 0.0);
         work.foretold.resize(self.records.len(), 0.0);
-        let (sums, [all, of_start, stay, near]) = self.weigh(text, &mut work.ratios);
+        let (sums, [all, of_start, stay, near]) = self.weigh(text);
         let norm = 1.0 / all as f64;
         let weights = self.weights();
         let mut at_start = weights[0] as f32;
         work.foretold[0] = if self.uniform { 1.0 } else { of_start as f64 * norm };
-        let mut factors: [(&[f32], f32); MAX_EXPERTS + 2] = [(&[], 0.0); MAX_EXPERTS + 2];
-        let mut speaking = 0;
+        let mut beliefs: [(&[f32], f32); 2] = [(&[], 0.0); 2];
+        let mut experts = [(Line::NOTHING, 0.0); MAX_EXPERTS];
+        let (mut believed, mut speaking) = (0, 0);
         if !self.stays.is_empty() {
             let hits = [stay as f64 * norm, near as f64 * norm];
             let [of_stay, of_near] = self.filter(hits, &weights, &mut work.foretold, &mut at_start);
             for (belief, factor) in [(&self.stay, of_stay), (&self.near, of_near)] {
                 if factor > LIGHT {
-                    factors[speaking] = (belief, factor as f32);
-                    speaking += 1;
+                    beliefs[believed] = (belief, factor as f32);
+                    believed += 1;
                 }
             }
         }
-        for (k, (ratios, [mass, hit])) in work.ratios.chunks_exact(c).zip(sums).enumerate() {
+        let (lift, zone) = (&self.background.lift, self.zone);
+        for (k, (expert, [mass, hit])) in self.experts.iter().zip(sums).enumerate() {
             let mean = mass as f64 / c as f64;
             work.foretold[k + 1] = hit as f64 * norm / mean;
             if weights[k + 1] <= LIGHT {
                 continue;
             }
             let factor = (weights[k + 1] / mean) as f32;
-            if self.uniform && mass == c as f32 && max(ratios) <= 1.0 {
+            let line = expert.as_line();
+            if self.uniform && mass == c as f32 && none_above_one(line, lift, zone) {
                 // All ratios lie within the dead zone: this expert says π⁰, too.
                 at_start += factor;
             } else {
-                factors[speaking] = (ratios, factor);
+                experts[speaking] = (line, factor);
                 speaking += 1;
             }
         }
-        if self.uniform && speaking == 0 {
+        if self.uniform && believed + speaking == 0 {
             work.mix.fill(1.0);
             out.fill(0.0);
             return;
         }
-        blend(&factors[..speaking], at_start, &self.base, &mut work.mix, out);
+        let voices = Voices { beliefs: &beliefs[..believed], experts: &experts[..speaking], lift, zone };
+        blend(&voices, at_start, &self.base, &mut work.mix, out);
         if self.kl_max.is_finite() {
             self.cap(&mut work.mix, out);
         }
@@ -235,27 +238,21 @@ impl Prior {
         }
     }
 
-    /// Writes π_k,c / π⁰_c of all experts but for their scale: their smoothed counts, lifted, behind the dead zone. Returns
+    /// Weighs π_k,c / π⁰_c of all experts but for their scale: their smoothed counts, lifted, behind the dead zone. Returns
     /// what [`Weighed::weigh`] does, of each expert and of all.
-    fn weigh(&self, text: &[f32], ratios: &mut [f32]) -> ([[f32; 2]; MAX_EXPERTS], [f32; 4]) {
-        let zone = self.dead_zone.exp();
+    fn weigh(&self, text: &[f32]) -> ([[f32; 2]; MAX_EXPERTS], [f32; 4]) {
         let weighed = Weighed {
             text,
             lift: &self.background.lift,
             base: (!self.uniform).then_some(&self.base[..]),
             beliefs: [&self.stay, &self.near],
-            zone: [zone as f32, (1.0 / zone) as f32],
+            zone: self.zone,
         };
-        let nothing = Line { counts: &[], slope: 0.0, offset: 0.0 };
         let (mut sums, mut all) = ([[0.0; 2]; MAX_EXPERTS], [0.0; 4]);
-        let groups = self.experts.chunks(TOGETHER).zip(ratios.chunks_mut(TOGETHER * self.classes));
-        for ((experts, ratios), sums) in groups.zip(sums.chunks_mut(TOGETHER)) {
-            let mut lines = [nothing; TOGETHER];
-            for (line, expert) in lines.iter_mut().zip(experts) {
-                let (slope, offset) = expert.line();
-                *line = Line { counts: &expert.near, slope: slope as f32, offset: offset as f32 };
-            }
-            all = weighed.weigh(&lines[..experts.len()], ratios, sums);
+        for (experts, sums) in self.experts.chunks(TOGETHER).zip(sums.chunks_mut(TOGETHER)) {
+            let mut lines = [Line::NOTHING; TOGETHER];
+            lines.iter_mut().zip(experts).for_each(|(line, expert)| *line = expert.as_line());
+            all = weighed.weigh(&lines[..experts.len()], sums);
         }
         (sums, all)
     }

@@ -307,27 +307,42 @@ fn round_row(row: &[f32], own: &[f32], mean: &[f64], stored: &mut [i16]) -> (f32
         #[inline(always)]
         || {
             let mut lanes = [0.0f32; LANES];
-            for (i, v) in row.iter().enumerate() {
-                let v = v.abs();
-                // A NaN stays.
-                lanes[i % LANES] = if v <= lanes[i % LANES] { lanes[i % LANES] } else { v };
+            let (rows, rest) = row.as_chunks::<LANES>();
+            for row in rows {
+                for i in 0..LANES {
+                    // A NaN stays.
+                    let v = row[i].abs();
+                    lanes[i] = if v <= lanes[i] { lanes[i] } else { v };
+                }
+            }
+            for (lane, v) in lanes.iter_mut().zip(rest) {
+                *lane = if v.abs() <= *lane { *lane } else { v.abs() };
             }
             let sound = lanes.iter().all(|&v| (v as f64) < LARGEST);
             let largest = lanes.iter().copied().fold(0.0, f32::max);
             let scale = if sound { largest / i16::MAX as f32 } else { 0.0 };
             let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
+            for (s, &v) in stored.iter_mut().zip(row) {
+                let value = if inverse > 0.0 { v * inverse } else { 0.0 };
+                *s = (value + ROUND).to_bits() as i16;
+            }
             let mut sums = [[0.0f64; LANES]; 3];
-            for start in (0..row.len()).step_by(LANES) {
-                let n = LANES.min(row.len() - start);
-                for i in 0..n {
-                    let k = start + i;
-                    let value = if inverse > 0.0 { row[k] * inverse } else { 0.0 };
-                    stored[k] = (value + ROUND).to_bits() as i16;
-                    let value = stored[k] as f64 * scale as f64;
-                    sums[0][i] += value * mean[k];
-                    sums[1][i] += value * own[k] as f64;
+            let (values, values_rest) = stored.as_chunks::<LANES>();
+            let (means, means_rest) = mean.as_chunks::<LANES>();
+            let (owns, owns_rest) = own.as_chunks::<LANES>();
+            for ((value, mean), own) in values.iter().zip(means).zip(owns) {
+                for i in 0..LANES {
+                    let value = value[i] as f64 * scale as f64;
+                    sums[0][i] += value * mean[i];
+                    sums[1][i] += value * own[i] as f64;
                     sums[2][i] += value * value;
                 }
+            }
+            for (i, ((&value, mean), &own)) in values_rest.iter().zip(means_rest).zip(owns_rest).enumerate() {
+                let value = value as f64 * scale as f64;
+                sums[0][i] += value * mean;
+                sums[1][i] += value * own as f64;
+                sums[2][i] += value * value;
             }
             (scale, sums.map(|s| s.iter().sum()))
         },
