@@ -3,7 +3,7 @@
 use super::{Answered, Incoming, UlTta};
 use crate::adapter::Prediction;
 use crate::export::TIE;
-use crate::kernels::{LANES, exp, ln, sum_lanes, vectorised};
+use crate::kernels::{LANES, exp, inlined, ln, sum_lanes, vectorised};
 use crate::scores::Summary;
 
 /// Usual heads have a bias (`background.rs`) below the first value, heads with poor prompts one above the second.
@@ -51,19 +51,31 @@ impl UlTta {
         let adapted = (1.0 - floor) * (1.0 - frozen_share) * matched;
         let frozen = (1.0 - floor) * frozen_share * frozen_prob;
         let even = floor / tempered.len() as f32;
-        let shares = [adapted, frozen, even];
+        let emitted = inlined(
+            #[inline(always)]
+            |tempered: f32, w: f32| adapted * tempered + frozen * w + even,
+        );
         if let Some(probs) = &mut prediction.probs {
-            mix(
-                tempered,
-                weights,
-                shares,
-                probs.row_mut(row),
+            let out = probs.row_mut(row);
+            vectorised(
                 #[inline(always)]
-                |p| p,
+                || {
+                    for ((o, &t), &w) in out.iter_mut().zip(tempered).zip(weights) {
+                        *o = emitted(t, w);
+                    }
+                },
             );
         }
         if let Some(calibrated) = &mut prediction.calibrated {
-            mix(tempered, weights, shares, calibrated.row_mut(place), ln);
+            let out = calibrated.row_mut(place);
+            vectorised(
+                #[inline(always)]
+                || {
+                    for ((o, &t), &w) in out.iter_mut().zip(tempered).zip(weights) {
+                        *o = ln(emitted(t, w));
+                    }
+                },
+            );
         }
     }
 
@@ -89,33 +101,6 @@ impl UlTta {
             share.min(TIE * lead.max(0.0) / (lead.max(0.0) + pull))
         })
     }
-}
-
-/// Writes `term` of what is emitted for each class: adapted · tempered + frozen · weight + even. In whole chunks, because a
-/// plain loop over the three rows is not vectorised.
-fn mix(
-    tempered: &[f32],
-    weights: &[f32],
-    [adapted, frozen, even]: [f32; 3],
-    out: &mut [f32],
-    term: impl Fn(f32) -> f32,
-) {
-    vectorised(
-        #[inline(always)]
-        || {
-            let (ts, t_tail) = tempered.as_chunks::<LANES>();
-            let (ws, w_tail) = weights.as_chunks::<LANES>();
-            let (outs, out_tail) = out.as_chunks_mut::<LANES>();
-            for ((o, t), w) in outs.iter_mut().zip(ts).zip(ws) {
-                for i in 0..LANES {
-                    o[i] = term(adapted * t[i] + frozen * w[i] + even);
-                }
-            }
-            for ((o, &t), &w) in out_tail.iter_mut().zip(t_tail).zip(w_tail) {
-                *o = term(adapted * t + frozen * w + even);
-            }
-        },
-    );
 }
 
 /// Σ exp(τ (x − best)).
