@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Packs what a release offers for download: the program, completions, man pages, licences (those of dependencies, too), the list of what it is built from.
+# Packs what a release offers for download: the program, completions, man pages, licences (those of dependencies, too), the list of the crates it can be built from (all features, every system).
 #   deploy/archive.sh PROGRAM TARGET OUT    →  OUT/ultta-TARGET.tar.gz and its .sha256
 # PROGRAM is a built `ultta` that runs on this machine, TARGET its Rust target (`x86_64-unknown-linux-gnu`).
 set -euo pipefail

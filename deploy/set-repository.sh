@@ -9,4 +9,6 @@ sed -i "s|^\[workspace.package\]$|&\nrepository = \"$address\"|" Cargo.toml
 for manifest in crates/*/Cargo.toml; do
     sed -i '0,/^license.workspace = true$/s//&\nrepository.workspace = true/' "$manifest"
 done
+# The page on PyPI: there the package has a name, and links between the pages of docs/ lead nowhere.
+sed -i -E "s|^pip install \. .*|pip install ultta|; s|\]\(([a-z-]+\.md)|](${address}/blob/main/docs/\1|g" docs/python.md
 sed -i "s|^\[project.scripts\]$|[project.urls]\nRepository = \"$address\"\n\n&|" pyproject.toml

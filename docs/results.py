@@ -6,7 +6,8 @@
     python3 docs/results.py runs/results docs/results.md
 
 Runs that were made beside other work are not to be timed: `--timing RUNS` takes what is measured in time from other runs of the
-same methods (on fewer packs), `--untimed` leaves it out. Needs Python's standard library only.
+same methods (on fewer packs), `--untimed` leaves it out. `--minutes N` tells how long the evaluation took by the clock. Needs Python's
+standard library only.
 """
 
 import collections
@@ -14,39 +15,46 @@ import json
 import pathlib
 import sys
 
-UNTIMED = "--untimed" in sys.argv
-TIMING = sys.argv.pop(sys.argv.index("--timing") + 1) if "--timing" in sys.argv else None
+
+def option(name):
+    """The value of an option, taken out of the arguments; None without it."""
+    if name not in sys.argv:
+        return None
+    at = sys.argv.index(name)
+    if at + 1 == len(sys.argv):
+        raise SystemExit(__doc__)
+    value = sys.argv[at + 1]
+    del sys.argv[at:at + 2]
+    return value
+
+
+UNTIMED, TIMING, MINUTES = "--untimed" in sys.argv, option("--timing"), option("--minutes")
 TIMES = {}  # microseconds of a sample by method, where they come from other runs
 BEGIN, END = "<!-- made by docs/results.py: begin -->", "<!-- made by docs/results.py: end -->"
 GROUPS = ["answered before the sample teaches", "the sample teaches first", "sees later samples",
           "told the stream's length, or given views or labels"]
-# Why a method does what it does: its mechanism, in a few words.
-WHY = {
-    "ul-tta": "its prior follows how classes come, and image evidence is dropped where it misleads",
-    "ul-tta:paper": "the published rule moves prototypes by pseudo-labels and hardly moves its prior",
-    "lame": "it answers 64 samples jointly and pulls neighbours together, so runs of a class help it and a shuffle hurts it",
-    "prior-only": "it trusts its counts at once, which pays where few classes come and costs where all do",
-    "dmn": "a sample reads a memory that holds it already",
-    "tda": "a cache of the most certain samples adds to the frozen scores",
-    "boost-adapter": "TDA with views",
-    "onzeta": "it holds classes to balance, which is right on balanced streams and wrong on all others",
-    "stata": "it fits Gaussians to a batch, held near the texts",
-    "t3a": "class weights become means of images, so classes that were seen outrank those that were not",
-    "tip-adapter": "without labelled shots its cache holds its own answers",
-    "bca": "class embeddings and their prior follow confident samples",
-    "freetta": "online EM from text means; it needs many images per class",
-    "pta": "its reference rows lose their text after two samples, so classes that were seen outrank the others",
-    "dota": "a Gaussian per class beside the frozen scores, its weight bounded",
-    "adapt": "Gaussian classes of a bank scale the frozen logits",
-    "adapt-transductive": "the same over the whole stream at once",
-    "oga": "Gaussian classes of the most certain samples multiply the frozen probabilities; 32 samples are answered jointly",
-    "ecalp": "labels spread over a graph of all images so far",
-    "temperature-only": "it changes no answer",
-    "zero": "it votes over views",
+# Why a method wins or comes last, from its mechanism: the protocols that the reason fits, and the reason. Elsewhere none is given.
+TOGETHER = ["sorted", "dirichlet:0.1", "few:5:64"]
+FEW = ["partial:0.2", "zipf"]
+WINS = {
+    "ul-tta": (TOGETHER + FEW, "its prior follows how classes come, and image evidence is dropped where it misleads"),
+    "lame": (TOGETHER, "it pulls the neighbours among 64 samples together, and here they share their class"),
+    "prior-only": (["partial:0.2"], "it trusts its counts at once, and most classes never come"),
+    "stata": (FEW, "classes that a batch lacks are held near their texts"),
+    "adapt-transductive": (["iid", "iid+shots:30"], "it has seen the whole stream before it answers"),
+}
+LAST = {
+    "onzeta": (TOGETHER + FEW, "it holds classes to balance as it goes, and these are not balanced"),
+    "lame": (["iid", "zipf"], "it pulls the neighbours among 64 shuffled samples together"),
+    "prior-only": (TOGETHER, "it trusts its counts at once, and other classes come next"),
+    "ecalp": (FEW, "the more images link to a text, the less it pulls: a hidden prior for balance"),
+    "pta": (TOGETHER, "its reference rows lose their text after two samples, so classes that were seen outrank those to come"),
+    "t3a": (TOGETHER, "class weights become means of images, so classes that were seen outrank those to come"),
+    "oga": (["iid+shots:30"], "near-copies of a picture fill the slots of its class"),
 }
 
-
-# Packs that come near a published setting: what differs, and published top-1 at CLIP ViT-B/16 (the sources are those of `ultta suite tta-vlm`).
+# Packs that come near a published setting: what differs, and published top-1 at CLIP ViT-B/16. Not all were read in the papers: where each was found
+# stands in crates/eval/src/suite/batteries.rs, in short in SOURCES.
 PUBLISHED = [
     ("eurosat10-logitspace", "the same encoder and test pictures, but cosines with the ten texts instead of features: no image geometry, on which these methods live",
      {"tda": 58.00, "dmn": 57.37, "freetta": 62.93, "dota": 62.78, "ecalp": 55.95}),
@@ -58,13 +66,17 @@ PUBLISHED = [
     ("imagenet6k", "6 of 50 pictures per class, ViT-B/32", {"tda": 69.5, "dmn": 72.24, "freetta": 70.2, "bca": 70.2, "ecalp": 70.18}),
 ]
 
+SOURCES = """Published figures are from the authors where at hand (DMN's logs, PTA's abstract, OGA's README), otherwise from later papers'
+comparison tables (DOTA: CGPS; ECALP: IOTA and, on ImageNet, TTABC; TDA's mean: PTA) or quoted by an audit (TDA, FreeTTA);
+those of TDA, FreeTTA and BCA on ImageNet are from memory and not checked."""
+
 # Published gains in top-1 over zero-shot, where only means over sets or only ImageNet are known.
 GAINS = [
     ("pta", "+3.7, ten cross-domain sets, ViT-B/16, TDA's templates"),
     ("tda", "+2.3, the same (PTA's comparison)"),
-    ("dota", "+4.1 over the same zero-shot, settings chosen per set"),
+    ("dota", "+4.1 over the same zero-shot, settings chosen per set (CGPS's comparison)"),
     ("oga", "+3.2 at ViT-B/16, **+1.0 at ViT-B/32**, eleven sets, one template, 100 shuffles"),
-    ("ecalp", "+3.5 on ImageNet, ViT-B/16, one prompt"),
+    ("ecalp", "+3.5 on ImageNet, ViT-B/16, one prompt (TTABC's comparison)"),
 ]
 # Packs with text heads of ViT-B/32, the nearest to those settings.
 TEXTS = ["imagenet6k", "pets24", "caltech62"]
@@ -73,6 +85,19 @@ TEXTS = ["imagenet6k", "pets24", "caltech62"]
 def mean(values):
     values = list(values)
     return sum(values) / len(values) if values else float("nan")
+
+
+def because(reasons, method, protocol):
+    """A clause with the reason, where one fits the protocol."""
+    protocols, reason = reasons.get(method.name, ([], ""))
+    return f"; {reason}" if protocol in protocols else ""
+
+
+def sample_us(run):
+    """Microseconds of a sample as reports have them: processor time where it is known, else the clock's."""
+    timing = run["timing"]
+    own = timing.get("cpu_us")
+    return own if own is not None else 1e6 / max(timing["samples_per_second"], 1e-9)
 
 
 def group(facts):
@@ -93,7 +118,7 @@ def size(count):
 class Method:
     def __init__(self, name, runs):
         self.name, self.runs = name, runs
-        self.group = group(runs[0].get("facts", {}))
+        self.group = max(group(run.get("facts", {})) for run in runs)
         streams = collections.defaultdict(list)
         for run in runs:
             streams[run["protocol"], run["dataset"]].append(run)
@@ -123,7 +148,7 @@ class Method:
             return 0.0
         if TIMING:
             return TIMES[self.name]
-        return mean(1e6 / max(r["timing"]["samples_per_second"], 1e-9) for r in self.runs)
+        return mean(sample_us(r) for r in self.runs)
 
     def state(self):
         return max(r["state_bytes"] for r in self.runs)
@@ -179,12 +204,12 @@ def sentences(methods, protocols, streams):
         own = ranked([m for m in methods if m.name != "zero-shot" and m.change("top1", p, 100) == m.change("top1", p, 100)],
                      lambda m: m.change("top1", p, 100))
         value = lambda m: m.change("top1", p, 100)
-        text = f"**{p}**: {own[0].name} wins ({value(own[0]):+.1f}; {WHY.get(own[0].name, 'see its card')}), then {own[1].name} ({value(own[1]):+.1f})"
+        text = f"**{p}**: {own[0].name} wins ({value(own[0]):+.1f}{because(WINS, own[0], p)}), then {own[1].name} ({value(own[1]):+.1f})"
         place = next((i for i, m in enumerate(own) if m.name == "ul-tta"), None)
         if place is not None and place > 1:
             text += f"; ul-tta is number {place + 1} ({value(own[place]):+.1f})"
         last = own[-1]
-        text += f"; last is {last.name} ({value(last):+.1f}; {WHY.get(last.name, 'see its card')})."
+        text += f"; last is {last.name} ({value(last):+.1f}{because(LAST, last, p)})."
         out.append(text)
     safe = [m for m in whole if m.losing() == 0]
     calm = min(whole, key=lambda m: m.losing())
@@ -235,7 +260,7 @@ def beside_gains(runs):
 
 
 def main():
-    arguments = [a for a in sys.argv[1:] if a not in ("--untimed", "--timing")]
+    arguments = [a for a in sys.argv[1:] if a != "--untimed"]
     if len(arguments) != 2:
         raise SystemExit(__doc__)
     runs, refused = read(arguments[0])
@@ -243,7 +268,7 @@ def main():
     if TIMING:
         timed, _ = read(TIMING)
         for run in timed:
-            TIMES.setdefault(run["method"], []).append(1e6 / max(run["timing"]["samples_per_second"], 1e-9))
+            TIMES.setdefault(run["method"], []).append(sample_us(run))
         TIMES.update({name: mean(times) for name, times in TIMES.items()})
     by_name = collections.defaultdict(list)
     for run in runs:
@@ -262,9 +287,10 @@ def main():
         about_time = f"; times are of runs alone on {where}, their mean"
     else:
         about_time = f"; {seconds / 60:.0f} minutes inside the methods"
+    took = f" in {MINUTES} minutes by the clock" if MINUTES else ""
     text = f"""
-{len(runs):,} runs: {len(methods)} methods on {len(datasets)} packs under {len(protocols)} protocols, {len(seeds)} seed(s){about_time}. Every method has one configuration everywhere, its defaults. Points of top-1 over zero-shot on the same
-samples, mean over packs; ECE (points) and NLL (nats) are changes, below 0 is better. Bold: the best of a column. Every table per
+{len(runs):,} runs{took}: {len(methods)} methods on {len(datasets)} packs under {len(protocols)} protocols, {len(seeds)} seed(s){about_time}. Every method has one configuration everywhere, its defaults. Points of top-1 over zero-shot on the same
+samples, mean over packs; ECE (points) and NLL (nats) are changes, below 0 is better{'' if UNTIMED else '; µs are processor time'}. Bold: the best of a column. Every table per
 pack is in [results-tables.md](results-tables.md).
 
 {table(methods, protocols, streams)}
@@ -277,7 +303,7 @@ pack is in [results-tables.md](results-tables.md).
 
 ### Beside published figures
 
-No pack at hand is a published setting as it is; these come near, shuffled streams, our one configuration per method:
+No pack at hand is a published setting as it is; these come near, shuffled streams, our one configuration per method. {SOURCES}
 
 {beside_published(runs)}
 

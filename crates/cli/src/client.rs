@@ -347,13 +347,18 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
             tell(&view, *json, |view| format!("created, {}", made_of(view)))?
         }
         Command::Example { language } => {
-            let dim = client.get(&stream).ok().and_then(|s| s["dim"].as_u64()).unwrap_or(512);
+            let dim = client.get(&stream).ok().and_then(|s| s["dim"].as_u64());
+            let expects = match dim {
+                Some(dim) => format!("expects unit rows of {dim} numbers"),
+                None => "did not answer: 512 numbers a row are a guess".into(),
+            };
             let text = match language.as_str() {
                 "curl" => include_str!("client/example.sh"),
                 _ => include_str!("client/example.py"),
             };
             let text = text.replace("{url}", &args.service.url).replace("{stream}", &args.stream);
-            write!(stdout(), "{}", text.replace("{dim}", &dim.to_string()))?;
+            let text = text.replace("{expects}", &expects);
+            write!(stdout(), "{}", text.replace("{dim}", &dim.unwrap_or(512).to_string()))?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -433,7 +438,7 @@ fn read_file(path: &PathBuf) -> anyhow::Result<Vec<u8>> {
 }
 
 /// Lines, or rows of a large file, that are sent in one request.
-const BLOCK: usize = 256;
+const BLOCK: usize = ultta::internal::STEP_ROWS;
 /// A file of more rows than this is sent in blocks.
 const MANY: usize = 4096;
 

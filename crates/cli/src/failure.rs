@@ -4,6 +4,8 @@ use std::io::ErrorKind;
 use std::process::ExitCode;
 
 use ultta::Error;
+use ultta_encode::encoder::NO_ONNX;
+use ultta_formats::features::NO_PARQUET;
 use ultta_formats::shown;
 
 /// Exit code of bad input and wrong usage; clap uses the same.
@@ -63,7 +65,7 @@ pub fn message(error: &anyhow::Error) -> String {
             break;
         }
     }
-    let advice = error.chain().find_map(|cause| cause.downcast_ref::<Error>()).map_or("", advice);
+    let advice = error.chain().map(advice_on).find(|advice| !advice.is_empty()).unwrap_or("");
     shown(&one_line(&message)) + advice
 }
 
@@ -82,6 +84,14 @@ fn missing(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
     (kind == ErrorKind::NotFound).then(|| format!("no such file or folder: {}", shown(&path)))
 }
 
+/// What to do about a cause, in flags of the command line; empty where it says it all.
+fn advice_on(cause: &(dyn std::error::Error + 'static)) -> &'static str {
+    match cause.downcast_ref::<ultta_encode::Error>() {
+        Some(error) => model_advice(error),
+        None => cause.downcast_ref::<Error>().map_or("", advice),
+    }
+}
+
 /// What to do about an error of the core, in flags of the command line; empty where the error says it all.
 pub fn advice(error: &Error) -> &'static str {
     match error.root() {
@@ -94,6 +104,18 @@ pub fn advice(error: &Error) -> &'static str {
         }
         Error::OtherHead { .. } => "; give the head (and --anchors, --logit-scale) it was saved with",
         Error::OtherConfig { .. } => "; leave the settings out to use the state's own",
+        Error::Format { reason, .. } if cfg!(not(feature = "parquet")) && reason == NO_PARQUET => {
+            "; build it with `--features parquet`"
+        }
+        _ => "",
+    }
+}
+
+/// What to do about a model that cannot be had, in flags; empty where the error says it all.
+fn model_advice(error: &ultta_encode::Error) -> &'static str {
+    match error {
+        ultta_encode::Error::Hub { .. } => "; --model FOLDER needs no hub",
+        ultta_encode::Error::Model { reason, .. } if reason == NO_ONNX => "; build it with `--features onnx`",
         _ => "",
     }
 }
@@ -136,6 +158,19 @@ mod tests {
             "views: the method zero needs views of every sample, got none; a features file carries them as `views` \
              (`ultta encode --views N` writes them), a JSON line, too"
         );
+    }
+
+    #[test]
+    fn what_a_build_or_a_hub_lacks_comes_with_the_flag_that_helps() {
+        let told = |error: ultta_encode::Error| message(&anyhow::Error::from(error));
+        let hub = told(ultta_encode::Error::Hub { reason: "nothing came".into() });
+        assert_eq!(hub, "hub: nothing came; --model FOLDER needs no hub");
+        let onnx = told(ultta_encode::Error::Model { reason: NO_ONNX.into(), path: "m".into() });
+        assert!(onnx.ends_with("; build it with `--features onnx`"), "{onnx}");
+        let parquet = ultta::FeatureFile::from_bytes("a.parquet", *b"PAR1").unwrap_err();
+        let parquet = message(&anyhow::Error::from(parquet));
+        let advised = parquet.ends_with("; build it with `--features parquet`");
+        assert_eq!(advised, cfg!(not(feature = "parquet")), "{parquet}");
     }
 
     #[test]

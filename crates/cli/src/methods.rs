@@ -64,9 +64,10 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     for (i, card) in cards.iter().enumerate() {
         writeln!(out, "{:<17} {}", card.name.replace('_', "-"), card.summary)?;
         writeln!(out, "{:<17} {}", "", card.paper)?;
-        let readout = match card.readout {
-            Readout::BeforeObserve => "a sample is answered before it teaches",
-            Readout::AfterObserve => "a sample teaches before it is answered",
+        let readout = if card.teaches_first() {
+            "a sample teaches before it is answered"
+        } else {
+            "a sample is answered before it teaches"
         };
         let rows = match (card.grouping, card.footing()) {
             (Grouping::Independent, _) => "any block size gives the same answers",

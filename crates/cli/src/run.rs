@@ -440,6 +440,15 @@ impl Stream {
             return Err(bad("features: expected at least 1 row, got 0".into()).into());
         }
         pack.check_labels(head.n_classes())?;
+        if pack.labels().is_some()
+            && args.labels.is_none()
+            && let Err(other) = pack.check_classes(head.classes())
+        {
+            return usage(format!(
+                "{other}; labels are numbers of classes: make the head of the features' classes, in their order (`ultta \
+                 inspect` shows them), or give labels that fit the head (--labels)"
+            ));
+        }
         if other_encoder(pack.metadata(), head.metadata()) {
             let name = |of: &std::collections::BTreeMap<String, String>| {
                 of.get("encoder").cloned().unwrap_or_default()

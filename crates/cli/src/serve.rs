@@ -192,7 +192,8 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     runtime.block_on(async {
         let stream = spec.map(|spec| (args.stream.as_str(), spec));
         let server = match Server::start_with(config, encoder, stream).await {
-            Err(ServerError::Stream(reason)) => return usage(reason),
+            Err(ServerError::Stream(reason)) => return usage(format!("{reason}{}", advice(&reason))),
+            Err(error) if is_taken(&error) => anyhow::bail!("{error} (--port)"),
             started => started?,
         };
         // For whoever started it with port 0; then for people. A program may read the first line and hang up.
@@ -206,6 +207,16 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         server.stop().await;
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// What to do about a stream that cannot be served, in flags.
+fn advice(reason: &str) -> &'static str {
+    if reason.contains("is there already") { "; flags: --stream, --data-dir" } else { "" }
+}
+
+/// Whether another program listens there.
+fn is_taken(error: &ServerError) -> bool {
+    matches!(error, ServerError::Listen { source, .. } if source.kind() == std::io::ErrorKind::AddrInUse)
 }
 
 /// An address to click on: where any is listened on, this machine.

@@ -105,8 +105,9 @@ impl Gate {
         Ok(())
     }
 
+    /// Two windows, which hold each value twice.
     pub(crate) fn bytes(&self) -> usize {
-        2 * self.config.window * 24
+        2 * self.config.window * 2 * size_of::<f32>()
     }
 }
 

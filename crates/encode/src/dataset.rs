@@ -99,12 +99,15 @@ pub const DATASETS: [Dataset; 19] = [
     },
     Dataset {
         name: "imagenet-sketch",
-        layout: Layout::WordNet { ids: SYNSETS, inside: &["sketch", "imagenet-sketch"] },
+        layout: Layout::WordNet { ids: SYNSETS, inside: &["sketch", "imagenet-sketch", "images"] },
         counts: &[(50_889, "the archive"), (50_000, "published, rounded")],
     },
     Dataset {
         name: "imagenet",
-        layout: Layout::WordNet { ids: SYNSETS, inside: &["val", "validation", "ILSVRC/Data/CLS-LOC/val"] },
+        layout: Layout::WordNet {
+            ids: SYNSETS,
+            inside: &["val", "validation", "ILSVRC/Data/CLS-LOC/val", "images/val"],
+        },
         counts: &[(50_000, "published, the validation set")],
     },
     Dataset {
@@ -237,6 +240,8 @@ impl Dataset {
             "stanford-cars" => &["cars"],
             "oxford-flowers" => &["flowers102", "oxford_flowers102"],
             "fgvc-aircraft" => &["aircraft"],
+            "imagenet-r" => &["imagenet-rendition"],
+            "imagenet-a" => &["imagenet-adversarial"],
             _ => &[],
         };
         let inside: &'static [&'static str] = match self.layout {
@@ -465,6 +470,36 @@ mod tests {
             |dataset: &str, name: &str| Dataset::named(dataset).unwrap().templates(name).unwrap().list.len();
         for (dataset, expected) in [("imagenet-r", 80), ("imagenet-a", 7), ("sun397", 7), ("dtd", 1)] {
             assert_eq!((count(dataset, "tda"), count(dataset, "coop")), (expected, 1), "{dataset}");
+        }
+    }
+
+    #[test]
+    fn the_imagenets_are_read_as_coop_lays_them_out() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        let put = |folder: PathBuf| {
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join("a.jpg"), "").unwrap();
+        };
+        // What else lies there is not read.
+        put(root.join("imagenet/images/train/n01443537"));
+        for (name, folder, below, id) in [
+            ("imagenet", "imagenet", "images/val", "n01443537"),
+            ("imagenet-sketch", "imagenet-sketch", "images", "n01443537"),
+            ("imagenet-a", "imagenet-adversarial", "imagenet-a", "n01498041"),
+            ("imagenet-r", "imagenet-rendition", "imagenet-r", "n01443537"),
+        ] {
+            put(root.join(folder).join(below).join(id));
+            let dataset = Dataset::named(name).unwrap();
+            assert!(dataset.folders().any(|known| known == folder), "{name}");
+            let found = dataset.open(&root.join(folder)).unwrap();
+            assert_eq!((found.packs.len(), found.packs[0].items.len()), (1, 1), "{name}");
+            let label = found.packs[0].labels[0];
+            assert_eq!(
+                found.classes.names[label],
+                imagenet_names(&[id, "n02124075"]).unwrap().names[0],
+                "{name}"
+            );
         }
     }
 

@@ -12,7 +12,7 @@ use crate::decode::Picture;
 use crate::encoder::Encoder;
 use crate::models::{self, Family, Known};
 use crate::preprocess::preprocess;
-use crate::{Result, prompts};
+use crate::{Result, prompts, tiny};
 
 /// How a check came out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -343,30 +343,33 @@ fn between_pictures(mean: f32) -> Finding {
 
 /// What the mean cosine between pictures and their best class tells.
 fn to_the_best_class(mean: f32, head: &Head) -> Finding {
-    match mean {
-        m if m < 0.1 => wrong(
-            format!("the best class has a cosine of {m:.2} on average; CLIP's have 0.2 to 0.35"),
+    let known = known_cosine(head);
+    let (name, low, high) = known.unwrap_or(("CLIP", 0.2, 0.35));
+    let usual = (low - 0.08..=high + 0.08).contains(&mean);
+    let found = format!("the best class has a cosine of {mean:.2} on average");
+    let beside = format!("{found}; {name}'s texts give {low:.2} to {high:.2}");
+    if usual || (known.is_none() && (0.1..=0.6).contains(&mean)) {
+        fine(found)
+    } else if mean < 0.1 {
+        wrong(
+            beside,
             "features and head are of different encoders (or one of them of another checkpoint): encode both anew",
-        ),
-        m if m > 0.6 => doubtful(
-            format!("the best class has a cosine of {m:.2} on average; texts give 0.2 to 0.35"),
-            "fine if the head was made from pictures; otherwise check what was encoded",
-        ),
-        m => match known_cosine(head).filter(|(_, low, high)| !(low - 0.08..=high + 0.08).contains(&m)) {
-            Some((name, low, high)) => doubtful(
-                format!(
-                    "the best class has a cosine of {m:.2} on average; {name}'s have {low:.2} to {high:.2}"
-                ),
-                "check that features and head are of the encoder that the head names",
-            ),
-            None => fine(format!("the best class has a cosine of {m:.2} on average")),
-        },
+        )
+    } else if mean > 0.6 {
+        doubtful(beside, "fine if the head was made from pictures; otherwise check what was encoded")
+    } else {
+        doubtful(beside, "check that features and head are of the encoder that the head names")
     }
 }
 
-/// The encoder that a head names, if its cosines are known.
+/// The encoder that a head names, and the cosines of its pictures with the best class, if they are known.
 fn known_cosine(head: &Head) -> Option<(&'static str, f32, f32)> {
-    let known = models::like(head.metadata().get("encoder")?, 0, 0).into_iter().next()?;
+    let name = head.metadata().get("encoder")?;
+    if name == tiny::NAME {
+        let (low, high) = tiny::COSINE;
+        return Some((tiny::NAME, low, high));
+    }
+    let known = models::like(name, 0, 0).into_iter().next()?;
     let (low, high) = known.cosine?;
     Some((known.name, low, high))
 }
@@ -535,7 +538,7 @@ mod tests {
         // Cosines around 0.37 are those of ViT-B-32 and of models that nobody measured, not those of GeoRSCLIP.
         assert_eq!((named("ViT-B-32").0, named("someone/else").0), (Verdict::Fine, Verdict::Fine));
         let (verdict, what) = named("GeoRSCLIP-L-14");
-        assert!(verdict == Verdict::Doubtful && what.contains("GeoRSCLIP-L-14's have 0.22"), "{what}");
+        assert!(verdict == Verdict::Doubtful && what.contains("GeoRSCLIP-L-14's texts give 0.22"), "{what}");
     }
 
     #[test]

@@ -11,6 +11,9 @@ use crate::vit::{TextTower, VisionTower};
 use crate::weights::{Layout, Tensors, WeightsError};
 use crate::{Error, Result, augment, decode, preprocess, tiny};
 
+/// What is said of an ONNX model in a build that does not read it.
+pub const NO_ONNX: &str = "an ONNX model; this build does not read it, for want of the feature `onnx`";
+
 /// A dual encoder: pictures and texts to unit vectors of one space.
 pub trait Encoder: Send + Sync {
     /// Where it came from: a hub name or a folder.
@@ -340,8 +343,7 @@ pub fn open_with(
     }
     #[cfg(not(feature = "onnx"))]
     if folder.join("image.onnx").exists() {
-        let reason = "an ONNX model; this build has no ONNX: build it with `--features onnx`";
-        return Err(Error::model(folder, reason));
+        return Err(Error::model(folder, NO_ONNX));
     }
     Ok(Box::new(Clip::open_named(&folder, model)?))
 }

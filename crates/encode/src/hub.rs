@@ -134,7 +134,7 @@ impl Hub {
         // A name that is not known may be mistyped.
         let names = if known.is_some() { String::new() } else { models::advice(model) + "; " };
         Error::hub(format!(
-            "{model}: {reason}; {names}by hand: put {} into one folder and give it as the model (--model FOLDER), or copy {} \
+            "{model}: {reason}; {names}by hand: put {} into one folder and give it as the model, or copy {} \
              from another machine's cache; the model `tiny` needs no download",
             files(known),
             shown(&self.folder(model))

@@ -56,17 +56,7 @@ impl Dataset {
             return Err(bad("no labels: an evaluation needs a tensor `labels`, one per row".into()));
         }
         pack.check_labels(head.n_classes())?;
-        if let Some(names) = pack.metadata().get("classes") {
-            let names: Vec<String> = serde_json::from_str(names).unwrap_or_default();
-            if names != head.classes() {
-                let differs = names.iter().zip(head.classes()).find(|(a, b)| a != b);
-                let what = match differs {
-                    Some((a, b)) => format!("{a:?} in the features, {b:?} in the head"),
-                    None => format!("{} in the features, {} in the head", names.len(), head.n_classes()),
-                };
-                return Err(bad(format!("the head has other classes than the features: {what}")));
-            }
-        }
+        pack.check_classes(head.classes())?;
         let name = pack.metadata().get("dataset").cloned().unwrap_or_default();
         Ok(Self { name, pack, head: Arc::new(head), pictures: None, head_path, moments: OnceLock::new() })
     }

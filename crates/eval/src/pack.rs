@@ -75,13 +75,14 @@ impl Pack {
         self.file.stored().metadata()
     }
 
-    /// A fingerprint of the labels and of up to 64 rows spread over the file. It tells packs apart, but a changed row may
-    /// go unnoticed.
+    /// A fingerprint of the labels, of which rows may teach, and of up to 64 rows spread over the file. It tells packs apart,
+    /// but a changed row may go unnoticed.
     pub fn digest(&self) -> Result<String> {
         const SAMPLED: usize = 64;
         let mut hash = Sha256::new();
         hash.update((self.rows() as u64).to_le_bytes());
         self.labels().unwrap_or(&[]).iter().for_each(|&label| hash.update((label as u64).to_le_bytes()));
+        self.file.learn().unwrap_or(&[]).iter().for_each(|&learn| hash.update([u8::from(learn)]));
         for row in (0..self.rows()).step_by(self.rows().div_ceil(SAMPLED).max(1)) {
             let row = self.read(row..row + 1, true)?;
             row.data().iter().for_each(|v| hash.update(v.to_le_bytes()));
@@ -132,6 +133,20 @@ impl Pack {
                 ),
             )),
         }
+    }
+
+    /// Checks that the classes which the file names, if it does, are those of a head, in the same order: labels are their numbers.
+    pub fn check_classes(&self, classes: &[String]) -> Result<()> {
+        let Some(names) = self.metadata().get("classes") else { return Ok(()) };
+        let names: Vec<String> = serde_json::from_str(names).unwrap_or_default();
+        if names == classes {
+            return Ok(());
+        }
+        let what = match names.iter().zip(classes).find(|(a, b)| a != b) {
+            Some((a, b)) => format!("{a:?} in the features, {b:?} in the head"),
+            None => format!("{} in the features, {} in the head", names.len(), classes.len()),
+        };
+        Err(bad(self.path(), format!("the head has other classes than the features: {what}")))
     }
 }
 

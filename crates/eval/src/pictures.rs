@@ -71,8 +71,8 @@ pub struct Cost {
     pub backwards: f64,
     /// Texts through the text tower, forward and backward, per picture.
     pub texts: f64,
-    /// Operations per picture.
-    pub flops: f64,
+    /// Operations per picture; `None` where they are not known.
+    pub flops: Option<f64>,
     /// Steps of the optimiser in all.
     pub updates: u64,
     /// Steps left out because a gradient was not finite.

@@ -115,10 +115,7 @@ impl Plan {
                     continue;
                 }
                 for method in &self.methods {
-                    let too_large = || {
-                        let reason = self.does_not_fit(method, protocol, &packs, &others)?;
-                        Some((Why::Memory, reason))
-                    };
+                    let too_large = || self.does_not_fit(method, protocol, &packs, &others);
                     if let Some((why, reason)) = lacks(method, protocol, &packs).or_else(too_large) {
                         let (protocol, dataset) = (protocol.name().to_string(), dataset.clone());
                         refused.push(Refused { protocol, dataset, method: method.name.clone(), why, reason });
@@ -135,20 +132,22 @@ impl Plan {
         (jobs, refused, skipped)
     }
 
-    /// The reason, with the number of bytes, if a stream makes a method keep more than it may; else `None`.
+    /// The reason, with the number of bytes, if a stream makes a method keep more bytes or samples than it may; else `None`.
     fn does_not_fit(
         &self,
         method: &Method,
         protocol: &Protocol,
         packs: &[&Dataset],
         others: &[&Dataset],
-    ) -> Option<String> {
+    ) -> Option<(Why, String)> {
         if method.pictures.is_some() || method.card().bytes.is_none() {
             return None;
         }
         let seed = self.seeds.first().copied().unwrap_or(0);
         let rows = protocol.stream(packs, others, seed).ok()?.samples.len() as u64;
-        method.config.method.check_memory(&packs[0].head, rows).err().map(|e| e.to_string())
+        let error = method.config.method.check_memory(&packs[0].head, rows).err()?;
+        let samples = matches!(&error, Error::Config { key, .. } if key.ends_with(".max_samples"));
+        Some((if samples { Why::Samples } else { Why::Memory }, error.to_string()))
     }
 
     /// Carries the plan out. The first error stops it; finished runs stay on disk.
@@ -291,6 +290,8 @@ fn lacks(method: &Method, protocol: &Protocol, packs: &[&Dataset]) -> Option<(Wh
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::Role;
+    use crate::summary::Summary;
     use crate::testing::{Made, datasets};
 
     fn plan(folder: &std::path::Path, packs: &[Made<'_>], protocols: &[&str]) -> Plan {
@@ -339,6 +340,34 @@ mod tests {
     }
 
     #[test]
+    fn rows_that_must_not_teach_do_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let packs = [
+            Made::named("sea"),
+            Made { learn: |row| row % 3 > 0, ..Made::named("sky") },
+            Made { learn: |_| false, ..Made::named("ice") },
+        ];
+        let plan = plan(folder.path(), &packs, &["iid", "iid+garbage:50:noise"]);
+        for job in plan.jobs().0 {
+            let made = packs.iter().find(|made| made.name == job.dataset).unwrap();
+            let samples = job.protocol.stream(&job.packs, &job.others, job.seed).unwrap().samples;
+            let learn = job.learn(&samples);
+            assert_eq!(learn.is_none(), made.name == "sea");
+            for (sample, may) in samples.iter().zip(learn.into_iter().flatten()) {
+                assert_eq!(may, sample.role == Role::Garbage || (made.learn)(sample.row as usize));
+            }
+        }
+        let runs = plan.run(&()).unwrap().runs;
+        let admitted = |pack: &str| -> Vec<f64> {
+            let of_pack = |s: &&Summary| s.protocol == "iid" && s.dataset == pack;
+            let summaries = runs.iter().map(|run| &run.summary).filter(of_pack);
+            summaries.map(|s| s.admitted_share).collect()
+        };
+        assert!(admitted("sea")[0] > admitted("sky")[0], "{:?}, {:?}", admitted("sea"), admitted("sky"));
+        assert_eq!(admitted("ice"), [0.0, 0.0]);
+    }
+
+    #[test]
     fn runs_of_another_build_are_told() {
         let folder = tempfile::tempdir().unwrap();
         let plan = plan(folder.path(), &[Made::named("sea")], &["iid"]);
@@ -368,6 +397,8 @@ mod tests {
         assert_eq!(kept, ["ecalp iid+cycle:100"]);
         assert_eq!(skipped.len(), 3, "{skipped:?}");
         assert!(skipped.iter().all(|s| s.contains("bytes")), "{skipped:?}");
+        let why: Vec<Why> = plan.cells().1.iter().map(|refused| refused.why).collect();
+        assert_eq!(why, [Why::Samples, Why::Memory, Why::Memory]);
     }
 
     #[test]

@@ -15,6 +15,8 @@ use crate::words::counted;
 pub enum Why {
     /// Its state would take too many bytes.
     Memory,
+    /// The stream has more samples than its settings let it hold.
+    Samples,
     /// It took longer than the time limit of the plan.
     Time,
     /// It needs views of every picture.
@@ -28,6 +30,7 @@ impl Why {
     pub fn word(self) -> &'static str {
         match self {
             Self::Memory => "memory",
+            Self::Samples => "samples",
             Self::Time => "time",
             Self::Views => "views",
             Self::Pictures => "pictures",
@@ -54,7 +57,9 @@ impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { protocol, dataset, method, why, reason } = self;
         match why {
-            Why::Memory | Why::Time => write!(f, "{method} under {protocol} on {dataset}: {reason}"),
+            Why::Memory | Why::Samples | Why::Time => {
+                write!(f, "{method} under {protocol} on {dataset}: {reason}")
+            }
             // The same under every protocol.
             Why::Views | Why::Pictures => write!(f, "{method} on {dataset}: {reason}"),
         }

@@ -209,6 +209,16 @@ impl Job<'_> {
         Ok(pixels)
     }
 
+    /// Which samples may teach; `None` if all may. Garbage may: it is no row of a file.
+    pub(crate) fn learn(&self, samples: &[Sample]) -> Option<Vec<bool>> {
+        let may = |sample: &Sample| {
+            let marks = self.dataset(sample).pack.file().learn();
+            sample.role == Role::Garbage || marks.is_none_or(|marks| marks[sample.row as usize])
+        };
+        let learn: Vec<bool> = samples.iter().map(may).collect();
+        learn.contains(&false).then_some(learn)
+    }
+
     /// Views of the samples, if every sample's pack has the same number of them. Rows that the protocol makes itself
     /// have no views.
     fn views(&self, samples: &[Sample]) -> Result<Option<Features<'static>>> {
@@ -257,7 +267,9 @@ impl Learner {
                 let views = job.views(samples)?;
                 let each = views.as_ref().map_or(0, |views| views.rows() / samples.len().max(1));
                 let counts = vec![each; samples.len()];
+                let learn = job.learn(samples);
                 let mut input = Input::new(features);
+                input.learn = learn.as_deref();
                 input.views = views.as_ref();
                 input.view_counts = views.as_ref().map(|_| &counts[..]);
                 let (started, begun) = (Instant::now(), thread_seconds());
@@ -354,10 +366,9 @@ impl Learner {
                 let views = if reads { job.packs[0].views_each() } else { 0 };
                 let forwards = 1.0 + views as f64;
                 let (classes, dim) = (head.n_classes() as f64, head.dim() as f64);
-                let own = card.operations.map_or(0.0, |count| count(classes, dim));
-                // Without the encoder's operations the others say nothing.
-                let known = encoding.flops > 0.0;
-                let flops = if known { forwards * encoding.flops + 2.0 * classes * dim + own } else { 0.0 };
+                // Where the encoder's operations or the method's own are not known, the sum is not.
+                let own = card.operations.filter(|_| encoding.flops > 0.0).map(|count| count(classes, dim));
+                let flops = own.map(|own| forwards * encoding.flops + 2.0 * classes * dim + own);
                 Some(Cost { forwards, flops, ..Cost::default() })
             }
             Learner::Pictures(session) => {

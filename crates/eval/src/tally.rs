@@ -327,7 +327,7 @@ impl<'a> Tally<'a> {
             zero_shot_reliability: self.zero_shot.bins().to_vec(),
             drift: self.drift(&end.classes),
             cost: None,
-            facts: Facts::of(self.job.method.card(), self.job.method.pictures.is_some()),
+            facts: Facts::of(self.job),
         };
         let right = Right::of(self.adapted.scored().iter().map(|s| s.right));
         (summary, self.windows, right)

@@ -20,12 +20,14 @@ pub(crate) struct Made<'a> {
     pub classes: usize,
     pub rows: usize,
     pub labels: bool,
+    /// Which rows may teach; the file says so where not all may.
+    pub learn: fn(usize) -> bool,
 }
 
 impl<'a> Made<'a> {
     /// Five classes, 300 rows.
     pub fn named(name: &'a str) -> Self {
-        Self { name, encoder: "toy", class: name, classes: 5, rows: 300, labels: true }
+        Self { name, encoder: "toy", class: name, classes: 5, rows: 300, labels: true, learn: |_| true }
     }
 
     /// Writes features and head into a folder of this name.
@@ -49,6 +51,11 @@ impl<'a> Made<'a> {
         if self.labels {
             let shape = vec![self.rows];
             tensors.push(NewTensor { name: "labels", dtype: i64::DTYPE, shape, bytes: &marks });
+        }
+        let learn: Vec<u8> = (0..self.rows).map(|row| u8::from((self.learn)(row))).collect();
+        if learn.contains(&0) {
+            let shape = vec![self.rows];
+            tensors.push(NewTensor { name: "learn", dtype: u8::DTYPE, shape, bytes: &learn });
         }
         let metadata = [("dataset", self.name), ("encoder", self.encoder)];
         let metadata = metadata.map(|(k, v)| (k.to_string(), v.to_string())).into_iter().collect();

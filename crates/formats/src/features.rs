@@ -20,9 +20,10 @@ pub(crate) type Bytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
 /// What is said of Parquet where it is not read.
 #[cfg(feature = "parquet")]
-const NO_PARQUET: &str = "a Parquet file; expected safetensors, .npy or .npz here";
+pub const NO_PARQUET: &str = "a Parquet file; expected safetensors, .npy or .npz here";
+/// What is said of Parquet where it is not read.
 #[cfg(not(feature = "parquet"))]
-const NO_PARQUET: &str = "a Parquet file, which this build does not read; build it with `--features parquet`";
+pub const NO_PARQUET: &str = "a Parquet file; this build does not read it, for want of the feature `parquet`";
 
 /// One array of a file.
 #[derive(Clone)]

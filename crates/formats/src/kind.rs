@@ -37,7 +37,7 @@ impl Kind {
 }
 
 /// How Parquet files begin.
-pub(crate) const PARQUET_MAGIC: &[u8] = b"PAR1";
+pub const PARQUET_MAGIC: &[u8] = b"PAR1";
 
 /// How a file is laid out. Bytes that are neither NumPy's nor Parquet's are taken for safetensors, whose reader says what is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -69,7 +69,7 @@ impl PictureSession for Running {
             forwards: each(cost.forwards),
             backwards: each(cost.backwards),
             texts: each(cost.text_forwards + cost.text_backwards),
-            flops: cost.flops / cost.pictures.max(1) as f64,
+            flops: Some(cost.flops / cost.pictures.max(1) as f64),
             updates: cost.updates,
             skipped: cost.skipped,
             resets: cost.resets,

@@ -2,6 +2,7 @@
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use ultta::internal::PASS_ROWS;
 use ultta::{Error, Features, Grouping, Input, Scores};
 
 use crate::array::{Matrix, list};
@@ -49,7 +50,7 @@ impl Block<'_> {
         session.check(&input).map_err(raise)?;
         let rows = features.rows();
         let joint = session.config().method.card().grouping == Grouping::Joint;
-        let piece = if joint { rows } else { (SCORES_PER_LOOK / session.head().n_classes()).max(128) };
+        let piece = if joint { rows } else { (SCORES_PER_LOOK / session.head().n_classes()).max(PASS_ROWS) };
         if rows <= piece && bar.is_none() {
             return work(session, &input).map_err(raise);
         }

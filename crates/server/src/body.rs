@@ -1,6 +1,7 @@
 //! Binary bodies: samples as a safetensors or `.npy` file.
 
 use ultta::FeatureFile;
+use ultta_formats::kind::PARQUET_MAGIC;
 use ultta_formats::npy::{NPY_MAGIC, NPZ_MAGIC};
 
 use crate::samples::{Samples, Views};
@@ -31,6 +32,9 @@ pub(crate) fn open(bytes: impl AsRef<[u8]> + Send + Sync + 'static) -> ultta::Re
     if bytes.as_ref().starts_with(NPZ_MAGIC) {
         return refused("neither a .npy file nor a valid safetensors file: an archive".into());
     }
+    if bytes.as_ref().starts_with(PARQUET_MAGIC) {
+        return refused("Parquet is not taken here: safetensors or .npy".into());
+    }
     // A list of a million tensors takes ten times its bytes to read.
     let length = bytes.as_ref().first_chunk().map_or(0, |length| u64::from_le_bytes(*length));
     if !bytes.as_ref().starts_with(NPY_MAGIC) && length > MOST_HEADER && length < bytes.as_ref().len() as u64
@@ -53,6 +57,15 @@ pub(crate) fn samples(file: &FeatureFile, normalize: bool) -> ultta::Result<Samp
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_may_unpack_to_far_more_is_refused() {
+        let reason = |bytes: &[u8]| from_file(bytes.to_vec(), None, false).unwrap_err().to_string();
+        assert!(reason(b"PK\x03\x04 and more").contains("an archive"));
+        let parquet = reason(b"PAR1 and more");
+        assert!(parquet.contains("Parquet is not taken here: safetensors or .npy"), "{parquet}");
+        assert!(!parquet.contains("--"), "no flags over HTTP: {parquet}");
+    }
 
     #[test]
     fn a_long_header_is_refused_before_it_is_read() {

@@ -60,7 +60,7 @@ pub enum ServerError {
 /// What to do when an address cannot be listened on.
 fn advice(error: &std::io::Error) -> &'static str {
     match error.kind() {
-        std::io::ErrorKind::AddrInUse => "; choose another with --port",
+        std::io::ErrorKind::AddrInUse => "; choose another port",
         _ => "",
     }
 }

@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use ultta::internal::PASS_ROWS;
 use ultta::{Result, Scores, Session, Step};
 
 use crate::job::{Answers, Classify, Extent, Kept};
@@ -11,15 +12,14 @@ use crate::samples::Samples;
 
 /// Scores that are kept at once: 16 MB of each kind.
 const MOST_CELLS: usize = 4 << 20;
-/// A part has a multiple of this many rows: they share one pass over the prototypes.
-const PASS: usize = 128;
 
-/// Rows that are answered at once, at most. A method that answers a batch jointly takes it in one piece.
+/// Rows that are answered at once, at most: whole passes over the prototypes. A method that answers a batch jointly takes it in
+/// one piece.
 pub fn most_rows(session: &Session, extent: Extent) -> usize {
     if !extent.needs_scores() || !grouping_is_free(session) {
         return usize::MAX;
     }
-    (MOST_CELLS / session.head().n_classes() / PASS).max(1) * PASS
+    (MOST_CELLS / session.head().n_classes() / PASS_ROWS).max(1) * PASS_ROWS
 }
 
 /// The rows of a request in parts; without rows there is one empty part.

@@ -151,7 +151,7 @@ impl Streams {
             if found.config != spec.config {
                 return Err(format!(
                     "stream {name:?} is there already, with another configuration ({}); delete it, use another data folder, or \
-                     give the new one another name (--stream)",
+                     give the new one another name",
                     differences(&found.config, &spec.config)
                 ));
             }

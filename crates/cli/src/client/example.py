@@ -1,4 +1,4 @@
-# The stream {stream} at {url} expects unit rows of {dim} numbers.
+# The stream {stream} at {url} {expects}.
 import io
 import json
 import os

@@ -1,4 +1,4 @@
-# The stream {stream} at {url} expects unit rows of {dim} numbers.
+# The stream {stream} at {url} {expects}.
 # Random rows stand in for the features of your pictures here.
 row=$(python3 -c 'import random; v = [random.gauss(0, 1) for _ in range({dim})]; n = sum(x * x for x in v) ** .5; print([x / n for x in v])')
 

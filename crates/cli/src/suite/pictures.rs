@@ -66,7 +66,14 @@ impl<'a> Prepared<'a> {
                 layout.folders().any(|known| plain(known) == folder)
             };
             let Some(folder) = folders.iter().find(own) else { continue };
-            let mut dataset = layout.open(folder)?;
+            let mut dataset = match layout.open(folder) {
+                Ok(dataset) => dataset,
+                // The other datasets can do without it.
+                Err(reason) => {
+                    eprintln!("warning: {name} is taken as absent: {reason}");
+                    continue;
+                }
+            };
             for warning in dataset.warnings.iter().filter(|_| asked.sample.is_none()) {
                 eprintln!("warning: {warning}");
             }

@@ -6,9 +6,8 @@ use std::process::ExitCode;
 
 use ultta::internal::nearest;
 use ultta_encode::dataset::Dataset as Layout;
-use ultta_eval::dataset::Dataset;
 use ultta_eval::suite::Forward;
-use ultta_eval::suite::batteries::{BATTERIES, Battery, Run, named, pack_of};
+use ultta_eval::suite::batteries::{BATTERIES, Battery, Opened, Run, named, pack_of};
 use ultta_formats::shown;
 
 use super::pictures::{Asked, Prepared, forward_seconds};
@@ -88,7 +87,7 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         Err(reason) => return usage(reason),
     };
     let jobs = args.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()));
-    let print = |open: &dyn Fn(&str) -> ultta::Result<Option<Dataset>>, absent: &dyn Fn(&str) -> String| {
+    let print = |open: &dyn Fn(&str) -> ultta::Result<Option<Opened>>, absent: &dyn Fn(&str) -> String| {
         let (methods, seeds, out) = (args.methods.clone(), seeds.clone(), args.out.clone());
         let run = Run { open, absent, methods, seeds, out, jobs };
         let mut all = String::new();
@@ -136,5 +135,9 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         let folder = shown(&root.join(folder.unwrap_or(name)));
         format!("absent: expected in {folder}, as docs/encode.md (Datasets) has it")
     };
-    print(&|name| Ok(prepared.open(name)?.pop()), &absent)
+    let open = |name: &str| -> ultta::Result<Option<Opened>> {
+        let dataset = prepared.open(name)?.pop();
+        Ok(dataset.map(|dataset| Opened { dataset, left_out: Vec::new() }))
+    };
+    print(&open, &absent)
 }

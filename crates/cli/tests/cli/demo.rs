@@ -51,8 +51,8 @@ fn json_tells_the_same_for_the_same_seed_and_adaptation_helps() {
 #[test]
 fn the_readme_has_the_figures_of_the_demo() {
     let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
-    let row = readme.lines().find(|line| line.starts_with("| simulated stream")).unwrap();
-    let cells = row.split('|').skip(2).flat_map(|cell| cell.split('→'));
+    let rows = readme.lines().skip_while(|line| !line.starts_with("| simulated (`ultta demo`)")).take(3);
+    let cells = rows.flat_map(|row| row.split('|').skip(2));
     let shown: Vec<f64> = cells.filter_map(|figure| figure.trim().parse().ok()).collect();
     let folder = tempfile::tempdir().unwrap();
     let demo = outcome(command(&["demo", "--json"]).current_dir(&folder)).success().json();

@@ -111,7 +111,7 @@ fn what_could_not_run_stands_in_its_cell_and_pictures_are_files() {
     };
     let tables = eval("iid,iid+cycle:150");
     assert!(tables.contains("zero (views): 4 streams of a, b; the pack has no views"), "{tables}");
-    assert!(tables.contains("ecalp (memory): 2 streams of a, b;"), "{tables}");
+    assert!(tables.contains("ecalp (samples): 2 streams of a, b;"), "{tables}");
     let page = "page.html";
     place.ok(&["report", "runs", "--figures", "figures", "--html", page, "--latex", "t.tex"]);
     for name in ["gain.svg", "cost.svg"] {
@@ -119,13 +119,13 @@ fn what_could_not_run_stands_in_its_cell_and_pictures_are_files() {
         assert!(svg.starts_with("<svg xmlns=") && svg.contains("ecalp"), "{svg}");
     }
     let page = std::fs::read_to_string(place.path(page)).unwrap();
-    assert!(page.contains("Without a run: ecalp (memory)") && page.contains("µs a sample"), "{page}");
+    assert!(page.contains("Without a run: ecalp (samples)") && page.contains("µs a sample"), "{page}");
     // The same from the folder; what ran since speaks for itself.
-    assert!(place.ok(&["report", "runs", "--md"]).contains("ecalp (memory)"));
+    assert!(place.ok(&["report", "runs", "--md"]).contains("ecalp (samples)"));
     std::fs::write(place.path("small.toml"), "").unwrap();
     eval("iid,iid+cycle:150");
     let tables = place.ok(&["report", "runs", "--md"]);
-    assert!(!tables.contains("ecalp (memory)") && tables.contains("zero (views)"), "{tables}");
+    assert!(!tables.contains("ecalp (samples)") && tables.contains("zero (views)"), "{tables}");
     let slow = ["eval", "--data", ".", "--methods", "ul-tta", "--patience", "0", "--out", "slow", "--json"];
     let document: Value = serde_json::from_str(&place.ok(&slow)).unwrap();
     assert_eq!(document["runs"].as_array().unwrap().len(), 0);

@@ -114,6 +114,9 @@ fn a_client_without_a_server_is_told_what_to_start() {
         let words = ["no answer from http://127.0.0.1:1;", "`ultta serve`", "ULTTA_URL", "refused"];
         ultta(&["client", "--url", "http://127.0.0.1:1", command]).failure(1, &words);
     }
+    // An example can be shown all the same; its numbers are a guess then.
+    let example = ultta(&["client", "--url", "http://127.0.0.1:1", "example", "curl"]).success().stdout;
+    assert!(example.contains("did not answer: 512 numbers a row are a guess"), "{example}");
 }
 
 /// `ultta classify` with an environment that leads to the hub in its own way.
@@ -209,6 +212,30 @@ fn the_tiny_model_says_what_it_knows() {
     assert!(models.contains("tiny") && models.contains("in the program"), "{models}");
     let listed: Value = ultta(&["models", "--json"]).success().json();
     assert!(listed.as_array().unwrap().iter().any(|m| m["name"] == "tiny" && m["built_in"] == true));
+}
+
+/// Folders are numbered in the order of their names, classes of a head as they were given.
+#[test]
+fn labels_of_a_head_in_another_order_are_refused() {
+    let place = tempfile::tempdir().unwrap();
+    let cache = place.path().join("cache");
+    let call = |words: &[&str]| outcome(command(words).current_dir(&place).env("XDG_CACHE_HOME", &cache));
+    call(&["demo", "--pictures", "shapes"]).success();
+    call(&["encode", "shapes", "--model", "tiny", "--out", "f.safetensors"]).success();
+    let head = |labels: &str, out: &str| {
+        call(&["head", "--model", "tiny", "--labels", labels, "--out", out]).success();
+    };
+    head("circle,square,triangle,cross,ring,diamond,star,crescent,hexagon,bar", "given.safetensors");
+    head("bar,circle,crescent,cross,diamond,hexagon,ring,square,star,triangle", "sorted.safetensors");
+    let run = |head: &str| call(&["run", "--features", "f.safetensors", "--head", head]);
+    let words =
+        ["other classes than the features: \"bar\" in the features, \"circle\" in the head", "--labels"];
+    run("given.safetensors").failure(2, &words);
+    run("sorted.safetensors").success();
+    // This pair is as it should be, and nothing is held against it.
+    let told =
+        call(&["doctor", "--features", "f.safetensors", "--head", "sorted.safetensors"]).success().stdout;
+    assert!(told.contains("the best class has a cosine of 0.6") && !told.contains("  hm "), "{told}");
 }
 
 #[test]

@@ -196,13 +196,19 @@ fn the_batteries_run_from_coop_layouts() {
     let split = serde_json::json!({ "train": [], "val": [], "test": test });
     std::fs::write(place.join("root/dtd/split_zhou_DescribableTextures.json"), split.to_string()).unwrap();
     std::fs::remove_dir_all(place.join("root/fgvc_aircraft")).unwrap();
+    // One of ImageNet's shifts as CoOp has it, and a folder without its split: a warning, and the others run.
+    for (shape, id) in ["n01498041", "n01531178"].iter().enumerate() {
+        draw_into(place.join("root/imagenet-adversarial/imagenet-a").join(id), shape, 3, &mut random);
+    }
+    std::fs::create_dir_all(place.join("root/food-101/images")).unwrap();
     let args = ["suite", "tta-vlm", "--images", "root", "--model", "model", "--methods", "zero-shot,tda"];
     let output = ok(place, &args);
     let tables = String::from_utf8(output.stdout).unwrap();
     assert!(tables.contains("| dtd | 6, 2 |") && tables.contains("/ 47.4 |"), "{tables}");
     assert!(
         tables.contains("| food101 | absent: expected in root/food101")
-            && tables.contains("ImageNet and its shifts"),
+            && tables.contains("ImageNet and its shifts")
+            && tables.contains("| imagenet-a | 6, 200 |"),
         "{tables}"
     );
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -210,6 +216,7 @@ fn the_batteries_run_from_coop_layouts() {
         said.contains("expected 1692 (CoOp's test split") && said.contains("expected 47 classes"),
         "{said}"
     );
+    assert!(said.contains("food101 is taken as absent: opening:"), "{said}");
     let head = files_named(&place.join("runs"), "head.safetensors").remove(0);
     let about = String::from_utf8(ok(place, &["inspect", head.to_str().unwrap()]).stdout).unwrap();
     assert!(about.contains("banded"), "{about}");

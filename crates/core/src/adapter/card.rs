@@ -94,6 +94,9 @@ pub struct Card {
     pub operations: Option<fn(f64, f64) -> f64>,
     /// When the answer is taken.
     pub readout: Readout,
+    /// Whether `predict` itself answers as if the sample had been learnt, and then forgets it: the sample takes part in its
+    /// own answer, though the answer is taken before it is learnt.
+    pub includes_itself: bool,
     /// What a batch means.
     pub grouping: Grouping,
     /// Rows of a step in its paper, where the rows of a step are answered jointly.
@@ -142,6 +145,7 @@ impl Card {
         answer_keys: &[],
         operations: None,
         readout: Readout::BeforeObserve,
+        includes_itself: false,
         grouping: Grouping::Independent,
         batch: None,
         guarded: false,
@@ -159,13 +163,18 @@ impl Card {
         merge: None,
     };
 
+    /// Whether a sample takes part in its own answer as one that has taught.
+    pub fn teaches_first(&self) -> bool {
+        self.readout == Readout::AfterObserve || self.includes_itself
+    }
+
     /// What it must see before it answers a sample.
     pub fn footing(&self) -> Footing {
-        match (self.transductive, self.grouping, self.readout) {
+        match (self.transductive, self.grouping, self.teaches_first()) {
             (true, _, _) => Footing::Stream,
             (false, Grouping::Joint, _) => Footing::Batch,
-            (false, Grouping::Independent, Readout::AfterObserve) => Footing::Itself,
-            (false, Grouping::Independent, Readout::BeforeObserve) => Footing::Earlier,
+            (false, Grouping::Independent, true) => Footing::Itself,
+            (false, Grouping::Independent, false) => Footing::Earlier,
         }
     }
 

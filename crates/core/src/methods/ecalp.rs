@@ -71,7 +71,8 @@ impl Default for EcalpConfig {
             sharpness: 1e4,
             twin: true,
             view_share: 1.0,
-            max_samples: 20_000,
+            // More than any stream of the field's batteries; 0.2 GB at d = 512.
+            max_samples: 60_000,
             max_bytes: 4 << 30,
         }
     }
@@ -134,6 +135,8 @@ pub(crate) static CARD: Card = Card {
     grouping: Grouping::Independent,
     growth: Growth::Samples,
     bytes: Some(bytes),
+    // `predict` puts the sample into a copy of the graph and reads the answer there.
+    includes_itself: true,
     answer_keys: &["sharpness", "max_bytes"],
     reads_views: true,
     ..Card::PLAIN

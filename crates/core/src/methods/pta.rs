@@ -18,8 +18,8 @@
 //! where a class never reaches p ≥ 0.1, it is lost.
 //!
 //! Departures: T = 20 everywhere (the release has 50 for Caltech101 alone); s is the head's own logit scale, not 100;
-//! the arithmetic is not half-precision. A row that has stood still long enough for αᵏ to vanish in f64 is not fed back
-//! any further: nothing would change.
+//! the arithmetic is not half-precision. A row R_c whose P_c stands still is fed back until what is left of its way to P_c/|P_c|
+//! vanishes in f64, and not any further: nothing would change.
 
 use serde::{Deserialize, Serialize};
 
@@ -30,8 +30,10 @@ use crate::config::in_range;
 use crate::scores::softmax_f64;
 use crate::{Head, Result, Scores, State};
 
-/// αᵏ below this is nothing beside 1 in f64.
+/// A share of the way that is nothing beside 1 in f64.
 const VANISHED: f64 = 1e-18;
+/// A row is fed back at most as often as this after its prototype moved.
+const MOST_MOVES: f64 = 10_000.0;
 
 /// Settings of PTA.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -63,13 +65,10 @@ impl PtaConfig {
         in_range("method.pta.threshold", self.threshold, 1e-3..=1.0)?;
         in_range("method.pta.view_share", self.view_share, 0.0..=1.0)?;
         let classes = head.n_classes();
-        let settles =
-            if self.feedback { (VANISHED.ln() / self.alpha.max(1e-18).ln()).ceil() as u32 } else { 1 };
         Ok(Pta {
             prototypes: vec![0.0; classes * head.dim()],
             references: math::widen(head.prototypes()),
-            still: vec![settles; classes],
-            settles,
+            moves: vec![0; classes],
             head: head.clone(),
             config: self.clone(),
         })
@@ -99,10 +98,8 @@ pub(crate) struct Pta {
     prototypes: Vec<f64>,
     /// R, one unit row per class.
     references: Vec<f64>,
-    /// Samples since P_c last moved, up to `settles`.
-    still: Vec<u32>,
-    /// Samples after which R_c no longer changes.
-    settles: u32,
+    /// Samples after which R_c no longer changes, if P_c stands still.
+    moves: Vec<u32>,
 }
 
 impl Pta {
@@ -116,17 +113,29 @@ impl Pta {
             let row = &mut self.prototypes[class * dim..][..dim];
             row.iter_mut().for_each(|v| *v *= 1.0 - a);
             math::add(row, a, &sample.feature);
-            self.still[class] = 0;
+            let length = row.iter().map(|v| v * v).sum::<f64>().sqrt();
+            self.moves[class] = self.moves_to_rest(length);
             taught = true;
         }
         taught
     }
 
+    /// Updates that bring R_c to rest at P_c/|P_c|. Near it each leaves α/(α + (1 − α)|P_c|) of the way, farther off a little
+    /// more: twice as many are made.
+    fn moves_to_rest(&self, length: f64) -> u32 {
+        let alpha = self.config.alpha;
+        if !self.config.feedback {
+            return 1;
+        }
+        let left = alpha / (alpha + (1.0 - alpha) * length);
+        (2.0 * VANISHED.ln() / left.ln()).ceil().clamp(1.0, MOST_MOVES) as u32
+    }
+
     /// R_c ← norm(α R_c + (1 − α) P_c) wherever it still moves.
     fn update(&mut self) {
         let (alpha, dim) = (self.config.alpha, self.head.dim());
-        for class in 0..self.still.len() {
-            if self.still[class] >= self.settles {
+        for class in 0..self.moves.len() {
+            if self.moves[class] == 0 {
                 continue;
             }
             let row = &mut self.references[class * dim..][..dim];
@@ -137,7 +146,7 @@ impl Pta {
             let image = &self.prototypes[class * dim..][..dim];
             row.iter_mut().zip(image).for_each(|(r, p)| *r = alpha * *r + (1.0 - alpha) * p);
             math::normalize(row);
-            self.still[class] += 1;
+            self.moves[class] -= 1;
         }
     }
 
@@ -184,7 +193,7 @@ impl Adapter for Pta {
         let mut state = State::default();
         state.put("prototypes", &self.prototypes);
         state.put("references", &self.references);
-        state.put("still", &self.still);
+        state.put("moves", &self.moves);
         state
     }
 
@@ -193,15 +202,15 @@ impl Adapter for Pta {
         // Means of unit rows, and unit rows: no entry is beyond 1.
         let prototypes = state.within::<f64>("prototypes", rows, -1.01..=1.01)?.to_vec();
         let references = state.within::<f64>("references", rows, -1.01..=1.01)?.to_vec();
-        let still = state.within::<u32>("still", self.still.len(), 0.0..=self.settles as f64)?.to_vec();
-        (self.prototypes, self.references, self.still) = (prototypes, references, still);
+        let moves = state.within::<u32>("moves", self.moves.len(), 0.0..=MOST_MOVES)?.to_vec();
+        (self.prototypes, self.references, self.moves) = (prototypes, references, moves);
         Ok(())
     }
 
     fn vitals(&self) -> Vitals {
         let (movement_max, movement_mean) =
             math::movement(&self.references, self.head.prototypes(), self.head.dim());
-        let state_bytes = 16 * self.prototypes.len() + 4 * self.still.len();
+        let state_bytes = 16 * self.prototypes.len() + 4 * self.moves.len();
         Vitals { movement_max, movement_mean, evidence_weight: 1.0, state_bytes, ..Default::default() }
     }
 

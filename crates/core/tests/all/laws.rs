@@ -289,6 +289,7 @@ fn cards_tell_on_what_footing_a_method_stands() {
     let footing = |name: &str| Config::named(name).unwrap().method.card().footing();
     assert_eq!(footing("prior_only"), Footing::Earlier);
     assert_eq!(footing("tda"), Footing::Itself);
+    assert_eq!(footing("ecalp"), Footing::Itself, "the sample is in its graph when it is answered");
     assert_eq!(footing("lame"), Footing::Batch);
     assert!(Footing::ALL.is_sorted());
     let remarks = |name: &str| Config::named(name).unwrap().method.card().remarks();

@@ -19,6 +19,9 @@ use crate::{Activation, Error, Result};
 /// Its name, wherever a model is named.
 pub const NAME: &str = "tiny";
 
+/// The mean cosine of drawn shapes with the best of the ten words: 0.67 was measured on those that `ultta demo` draws.
+pub const COSINE: (f32, f32) = (0.62, 0.72);
+
 /// The tensor that holds the table of tokens, and the one that says which of them are in the file.
 pub const TABLE: &str = "text_model.embeddings.token_embedding.weight";
 /// The ids of the tokens in the file's table.

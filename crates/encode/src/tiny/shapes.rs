@@ -3,6 +3,9 @@
 
 use std::path::Path;
 
+use image::codecs::png::PngEncoder;
+use image::{ExtendedColorType, ImageEncoder};
+
 use crate::decode::Picture;
 use crate::{Error, Result};
 
@@ -92,10 +95,18 @@ pub fn write(root: &Path, style: Style, each: usize, mut uniform: impl FnMut() -
         for i in 0..each {
             let picture = draw(shape, style, &mut uniform);
             let path = folder.join(format!("{i:04}.png"));
-            let (width, height) = (picture.width as u32, picture.height as u32);
-            image::save_buffer(&path, &picture.rgb, width, height, image::ExtendedColorType::Rgb8)
-                .map_err(|e| Error::picture(format!("writing {}: {e}", ultta_formats::shown(&path))))?;
+            std::fs::write(&path, png(&picture)?).map_err(|e| Error::io("writing", &path, e))?;
         }
     }
     Ok(())
+}
+
+/// A picture as a PNG. `image::save_buffer` would choose the format by the file's name, and bring the encoders of all formats.
+fn png(picture: &Picture) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let (width, height) = (picture.width as u32, picture.height as u32);
+    PngEncoder::new(&mut bytes)
+        .write_image(&picture.rgb, width, height, ExtendedColorType::Rgb8)
+        .map_err(|e| Error::picture(format!("drawing a shape: {e}")))?;
+    Ok(bytes)
 }

@@ -151,10 +151,10 @@ fn a_model_is_downloaded_resumed_checked_and_kept() {
     assert_eq!((again, server.gets.load(Ordering::SeqCst)), (folder, before));
 }
 
-/// Every failure says the same, shortly: what was asked for, which files, which folder, which flag; and the hub once.
+/// Every failure says the same, shortly: what was asked for, which files, which folder; and the hub once.
 fn says(message: &str, mirror: &str, words: &[&str]) {
     let always =
-        ["config.json", "model.safetensors", "--model FOLDER", "models--someone--tiny-clip", "`tiny`"];
+        ["config.json", "model.safetensors", "give it as the model", "models--someone--tiny-clip", "`tiny`"];
     for word in always.iter().chain(words) {
         assert!(message.contains(word), "{word}: {message}");
     }
@@ -245,7 +245,7 @@ fn what_cannot_be_had_says_why() {
     let (_, address) = Server { files: only_config, ..Server::default() }.start();
     let message = error(&hub(&address, other.path().into(), false), MODEL);
     assert!(
-        message.contains("there is none of model.safetensors") && message.contains("--model"),
+        message.contains("there is none of model.safetensors") && message.contains("give it as the model"),
         "{message}"
     );
     let (_, address) =

@@ -228,7 +228,11 @@ impl<'a> Ranked<'a> {
         let bytes = runs.iter().map(|r| r.summary.state_bytes).max().unwrap_or(0);
         Self {
             method,
-            facts: runs.first().map_or(Facts::default(), |r| r.summary.facts),
+            facts: Facts {
+                // With views of some packs only it is no equal of methods without, either.
+                views: runs.iter().any(|r| r.summary.facts.views),
+                ..runs.first().map_or(Facts::default(), |r| r.summary.facts)
+            },
             cells: all.len(),
             gain: total,
             interval: (total - wide(|p| p.0), total + wide(|p| p.1)),
@@ -298,7 +302,7 @@ fn group(facts: &Facts) -> (usize, &'static str) {
     if facts.pictures {
         (4, "Change the encoder, and need the pictures")
     } else if facts.labels || facts.views || facts.stream_length {
-        (3, "Need more than features: labels, views or the length of the stream")
+        (3, "Were given more than features: labels, views or the length of the stream")
     } else if facts.later_samples || facts.whole_stream {
         (2, "See later samples: a batch or the whole stream at once")
     } else if facts.answers_after {

@@ -60,7 +60,7 @@ fn costs(runs: &[Run]) -> String {
         let mean = |runs: &[&Run], value: &dyn Fn(&Run) -> f64| {
             runs.iter().map(|r| value(r)).sum::<f64>() / runs.len().max(1) as f64
         };
-        let flops = |r: &Run| r.summary.cost.map_or(0.0, |c| c.flops) / 1e6;
+        let flops = |r: &Run| r.summary.cost.and_then(|c| c.flops).unwrap_or(0.0) / 1e6;
         let ms = |r: &Run| 1e3 * (r.timing.encode_seconds + 1.0 / r.timing.samples_per_second.max(1e-9));
         let peak = |r: &Run| r.timing.peak_bytes as f64 / (1 << 20) as f64;
         let zero = methods.iter().find(|(method, _)| is_baseline(method)).map(|(_, runs)| runs.clone());

@@ -51,10 +51,11 @@ pub const BATTERIES: [Battery; 2] = [
 /// Top-1 that was published for a method at ViT-B/16: dataset and percent.
 type Published = &'static [(&'static str, f64)];
 
-/// What was published, by method. Settings differ: `docs/protocols.md` says how.
-const PUBLISHED: [(&str, Published); 8] = [
+/// What was published, by method, and where the figures were found. Settings differ: `docs/protocols.md` says how.
+const PUBLISHED: [(&str, &str, Published); 8] = [
     (
         "zero-shot",
+        "PromptAlign's table; ImageNet from memory",
         &[
             ("imagenet", 66.7),
             ("imagenet-a", 47.87),
@@ -65,6 +66,7 @@ const PUBLISHED: [(&str, Published); 8] = [
     ),
     (
         "tda",
+        "an audit that quotes the paper; ImageNet, A, R and Sketch from memory",
         &[
             ("caltech101", 94.24),
             ("dtd", 47.40),
@@ -79,6 +81,7 @@ const PUBLISHED: [(&str, Published); 8] = [
     ),
     (
         "dmn",
+        "its authors' logs",
         &[
             ("oxford-flowers", 74.79),
             ("dtd", 54.61),
@@ -99,6 +102,7 @@ const PUBLISHED: [(&str, Published); 8] = [
     ),
     (
         "freetta",
+        "an audit that quotes the paper; ImageNet, A, R and Sketch from memory",
         &[
             ("caltech101", 94.63),
             ("dtd", 46.96),
@@ -113,6 +117,7 @@ const PUBLISHED: [(&str, Published); 8] = [
     ),
     (
         "bca",
+        "from memory",
         &[
             ("imagenet", 70.2),
             ("imagenet-a", 61.1),
@@ -123,10 +128,12 @@ const PUBLISHED: [(&str, Published); 8] = [
     ),
     (
         "boost-adapter",
+        "from memory",
         &[("imagenet-a", 64.5), ("imagenet-v2", 65.5), ("imagenet-r", 80.9), ("imagenet-sketch", 51.3)],
     ),
     (
         "dota",
+        "CGPS's comparison",
         &[
             ("fgvc-aircraft", 26.25),
             ("caltech101", 94.16),
@@ -142,6 +149,7 @@ const PUBLISHED: [(&str, Published); 8] = [
     ),
     (
         "ecalp",
+        "IOTA's comparison; ImageNet and its shifts with one prompt, TTABC's",
         &[
             ("oxford-flowers", 75.52),
             ("dtd", 54.67),
@@ -153,7 +161,7 @@ const PUBLISHED: [(&str, Published); 8] = [
             ("sun397", 70.61),
             ("fgvc-aircraft", 29.13),
             ("eurosat", 55.95),
-            // With one prompt, after TTABC; with many descriptions 71.27 on ImageNet.
+            // With many descriptions 71.27 on ImageNet, after IOTA.
             ("imagenet", 70.18),
             ("imagenet-a", 49.12),
             ("imagenet-v2", 62.27),
@@ -169,26 +177,38 @@ const PUBLISHED_MEANS: [(&str, &str, f64); 3] =
 
 /// What was published for a method on a dataset.
 pub fn published(method: &str, dataset: &str) -> Option<f64> {
-    let rows = PUBLISHED.iter().find(|(name, _)| *name == method)?.1;
+    let rows = PUBLISHED.iter().find(|(name, ..)| *name == method)?.2;
     rows.iter().find(|(name, _)| *name == dataset).map(|(_, top1)| *top1)
 }
 
+/// A dataset that is there.
+pub struct Opened {
+    /// The pack that runs.
+    pub dataset: Dataset,
+    /// Folders of its other packs, which do not run.
+    pub left_out: Vec<String>,
+}
+
 /// The pack of a dataset below a folder: `<dataset>/<encoder>/features.safetensors`; the first encoder by name.
-pub fn pack_of(data: &Path, dataset: &str) -> Result<Option<Dataset>> {
+pub fn pack_of(data: &Path, dataset: &str) -> Result<Option<Opened>> {
     let folder = data.join(dataset);
     if !folder.is_dir() {
         return Ok(None);
     }
-    match find(&folder, Heads::Main)?.first() {
-        Some((features, head)) => Ok(Some(Dataset::open(features, head)?)),
-        None => Ok(None),
-    }
+    let packs = find(&folder, Heads::Main)?;
+    let Some((features, head)) = packs.first() else { return Ok(None) };
+    let folder_of = |(features, _): &(PathBuf, PathBuf)| {
+        let own = features.parent().and_then(Path::file_name).unwrap_or_default();
+        own.to_string_lossy().into_owned()
+    };
+    let left_out = packs[1..].iter().map(folder_of).collect();
+    Ok(Some(Opened { dataset: Dataset::open(features, head)?, left_out }))
 }
 
 /// What a battery runs on, where runs go, how many at a time.
 pub struct Run<'a> {
     /// Opens a dataset, if it is there.
-    pub open: &'a dyn Fn(&str) -> Result<Option<Dataset>>,
+    pub open: &'a dyn Fn(&str) -> Result<Option<Opened>>,
     /// How a dataset is got that is not there.
     pub absent: &'a dyn Fn(&str) -> String,
     /// Methods by name.
@@ -206,15 +226,15 @@ impl Run<'_> {
     pub fn table(&self, battery: &Battery, progress: &dyn Progress) -> Result<String> {
         let methods = each_once(&self.methods, None)?;
         let names: Vec<String> = methods.iter().map(|method| method.name.clone()).collect();
-        let mut there = Vec::new();
+        let (mut there, mut packs) = (Vec::new(), Vec::new());
         for &name in battery.datasets {
-            if let Some(mut dataset) = (self.open)(name)? {
-                dataset.name = name.to_string();
-                there.push(dataset);
-            }
+            let Some(Opened { mut dataset, left_out }) = (self.open)(name)? else { continue };
+            dataset.name = name.to_string();
+            let size = format!("{}, {}", dataset.pack.rows(), dataset.head.n_classes());
+            let encoder = dataset.encoder().unwrap_or("not told").to_string();
+            packs.push((name, size, encoder, left_out));
+            there.push(dataset);
         }
-        let packs: Vec<(String, usize, usize)> =
-            there.iter().map(|d| (d.name.clone(), d.pack.rows(), d.head.n_classes())).collect();
         let plan = Plan {
             datasets: there,
             strangers: Vec::new(),
@@ -231,17 +251,22 @@ impl Run<'_> {
         let ours = |method: &str, dataset: &str| {
             cells.iter().find(|c| c.method == method && c.dataset == dataset).map(|c| 100.0 * c.top1.mean)
         };
-        let mut header = vec!["dataset", "pictures, classes"];
+        let mut header = vec!["dataset", "pictures, classes", "encoder"];
         header.extend(names.iter().map(String::as_str));
         let mut out =
             heading(&format!("{}: top-1 (%), ours / published at ViT-B/16", battery.title), &header);
         let number = |value: Option<f64>| value.map_or("–".to_string(), |v| format!("{v:.1}"));
         for &dataset in battery.datasets {
-            let Some((_, rows, classes)) = packs.iter().find(|(name, ..)| name == dataset) else {
+            let Some((_, size, encoder, left_out)) = packs.iter().find(|(name, ..)| *name == dataset) else {
                 line(&mut out, &[dataset.to_string(), (self.absent)(dataset)]);
                 continue;
             };
-            let mut row = vec![dataset.to_string(), format!("{rows}, {classes}")];
+            let others = if left_out.is_empty() {
+                String::new()
+            } else {
+                format!(" (left out: {})", left_out.join(", "))
+            };
+            let mut row = vec![dataset.to_string(), size.clone(), format!("{encoder}{others}")];
             let cell = |method: &String| {
                 format!("{} / {}", number(ours(method, dataset)), number(published(method, dataset)))
             };
@@ -250,6 +275,7 @@ impl Run<'_> {
         }
         // A mean only over datasets that all have: the battery's, where it is whole.
         let whole = packs.len() == battery.datasets.len();
+        let mixed = packs.iter().any(|(_, _, encoder, _)| *encoder != packs[0].2);
         let mean = |value: &dyn Fn(&str) -> Option<f64>| -> Option<f64> {
             let all: Option<Vec<f64>> = battery.datasets.iter().map(|d| value(d)).collect();
             all.map(|v| v.iter().sum::<f64>() / v.len() as f64)
@@ -257,6 +283,7 @@ impl Run<'_> {
         let mut row = vec![
             "mean".to_string(),
             if whole { "whole".into() } else { format!("{} of {}", packs.len(), battery.datasets.len()) },
+            if mixed { "several".into() } else { String::new() },
         ];
         row.extend(names.iter().map(|method| {
             let listed = PUBLISHED_MEANS.iter().find(|(m, b, _)| m == method && *b == battery.name);
@@ -270,12 +297,30 @@ impl Run<'_> {
         }
         let _ = writeln!(
             out,
-            "\nOurs: shuffled streams, {}, one configuration per method. Published figures are the papers' own, \
-             often with settings chosen per dataset, other templates or views.",
-            counted(self.seeds.len(), "seed")
+            "\nOurs: shuffled streams, {}, one configuration per method. Published figures often have settings \
+             chosen per dataset, other templates or views, and are not all read in the papers themselves.{}",
+            counted(self.seeds.len(), "seed"),
+            found_in(&names, battery)
         );
         Ok(out)
     }
+}
+
+/// Where the published figures of some methods were found.
+fn found_in(methods: &[String], battery: &Battery) -> String {
+    let told = |(method, found, rows): &(&str, &str, Published)| {
+        let of_battery = rows.iter().any(|(dataset, _)| battery.datasets.contains(dataset));
+        let shown = of_battery && methods.iter().any(|name| name == method);
+        shown.then(|| format!("{method}: {found}"))
+    };
+    let mut all: Vec<String> = PUBLISHED.iter().filter_map(told).collect();
+    let shown = |(method, of, _): &(&str, &str, f64)| {
+        *of == battery.name && methods.iter().any(|name| name == method)
+    };
+    if PUBLISHED_MEANS.iter().any(shown) {
+        all.push("means without their sets: PTA's abstract".into());
+    }
+    if all.is_empty() { String::new() } else { format!(" Where they were found: {}.", all.join("; ")) }
 }
 
 /// A battery by name.
@@ -286,11 +331,33 @@ pub fn named(name: &str) -> Option<&'static Battery> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::Made;
+
+    #[test]
+    fn the_table_names_the_encoder_and_those_left_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("data");
+        for name in ["one", "two"] {
+            Made { encoder: name, ..Made::named(name) }.write(&data.join("dtd"));
+        }
+        let run = Run {
+            open: &|name| pack_of(&data, name),
+            absent: &|_| "absent".into(),
+            methods: vec!["zero-shot".into(), "tda".into()],
+            seeds: vec![0],
+            out: folder.path().join("runs"),
+            jobs: 1,
+        };
+        let table = run.table(named("cross-domain").unwrap(), &()).unwrap();
+        assert!(table.contains("| dtd | 300, 5 | one (left out: two) |"), "{table}");
+        assert!(table.contains("tda: an audit") && !table.contains("dota:"), "{table}");
+    }
 
     #[test]
     fn published_figures_are_of_the_batteries() {
         let known: Vec<&str> = BATTERIES.iter().flat_map(|b| b.datasets.iter().copied()).collect();
-        for (method, rows) in PUBLISHED {
+        for (method, found, rows) in PUBLISHED {
+            assert!(!found.is_empty(), "{method}");
             for (dataset, top1) in rows {
                 assert!(known.contains(dataset), "{method}: {dataset}");
                 assert!((10.0..100.0).contains(top1), "{method}: {top1}");
@@ -299,7 +366,7 @@ mod tests {
         assert_eq!(published("tda", "dtd"), Some(47.40));
         assert_eq!(published("ul-tta", "dtd"), None);
         // The mean that CGPS reports of DOTA's ten sets.
-        let dota = PUBLISHED.iter().find(|(name, _)| *name == "dota").unwrap().1;
+        let dota = PUBLISHED.iter().find(|(name, ..)| *name == "dota").unwrap().2;
         let mean = dota.iter().map(|(_, v)| v).sum::<f64>() / dota.len() as f64;
         assert!((mean - 69.71).abs() < 0.01, "{mean}");
     }

@@ -431,8 +431,8 @@ impl Suite<'_> {
         let card = Method::resolve(method, None).ok().and_then(|m| m.card().operations);
         let (updated, operations) = match (&run.summary.cost, is_changing(method)) {
             (Some(cost), true) => {
-                let base = zero.summary.cost.map_or(0.0, |c| c.flops);
-                (cost.parameters.to_string(), Some(cost.flops - base))
+                let base = zero.summary.cost.and_then(|c| c.flops);
+                (cost.parameters.to_string(), cost.flops.zip(base).map(|(own, base)| own - base))
             }
             _ => ("0 of the model".into(), card.map(|count| count(c, d))),
         };

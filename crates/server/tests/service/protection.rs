@@ -431,6 +431,6 @@ fn a_taken_port_is_told_before_anything_is_made() {
     let data = folder.path().join("data");
     let refused = Service::try_start(ServerConfig { port, ..config(&data) }, None);
     let text = refused.err().expect("the port is taken").to_string();
-    assert!(text.contains("choose another with --port"), "{text}");
+    assert!(text.contains("choose another port"), "{text}");
     assert!(!data.exists());
 }

@@ -9,8 +9,13 @@ use ultta_server::ServerConfig;
 use crate::common::*;
 use crate::durability::crash;
 
-const METHODS: [&str; 2] = ["zero", "boost-adapter"];
 const VIEWS: usize = 4;
+
+/// The methods of the registry that need views, as the command line writes them.
+fn methods() -> Vec<String> {
+    let cards = ultta::cards();
+    cards.iter().filter(|card| card.needs_views).map(|card| card.name.replace('_', "-")).collect()
+}
 
 /// Rows, and four views of each: rows of the same stream.
 fn rows_and_views(n: usize) -> (Features<'static>, Features<'static>) {
@@ -35,7 +40,7 @@ fn methods_that_need_views_classify_predict_and_recover() {
     let service = Service::start(config(folder.path()));
     let (features, views) = rows_and_views(40);
     let counts = [VIEWS; 40];
-    for method in METHODS {
+    for method in &methods() {
         service.ensure(method, method);
         let mut session = session(method);
         let classify = format!("/v1/streams/{method}/classify");
@@ -100,7 +105,7 @@ fn a_file_may_hold_views() {
 /// The stream's folder vanishes, as if its disk were taken away, and comes back.
 #[test]
 fn while_nothing_can_be_kept_samples_with_views_are_answered() {
-    for method in METHODS {
+    for method in &methods() {
         let folder = tempfile::tempdir().unwrap();
         let service = Service::start(ServerConfig { compact_bytes: 1 << 16, ..config(folder.path()) });
         service.ensure("default", method);

@@ -8,8 +8,8 @@ use crate::kernels::products;
 /// Neighbours per class, at most.
 const NEIGHBOURS: usize = 32;
 
-/// How many of them count, about: their weights are softmax(b · cosine) with b such that the entropy is that of so
-/// many equal weights.
+/// How many of them count, about: their weights are softmax(b · cosine) with b such that the entropy is that of `EFFECTIVE`
+/// equal weights.
 const EFFECTIVE: f64 = 8.0;
 
 /// Steps of the search for b between 0 and [`SHARPEST`].

@@ -13,11 +13,11 @@
 //! priors with weights softmax(record); the expert at π⁰ has a head start.
 //!
 //! **Stay, move near, or jump.** Things come in runs. Four more experts do not count but filter: before each scene
-//! the class *stays* with probability s (not the logit scale: 0.5, 0.8, 0.95, 0.99); else it moves *near*, to a class with a similar
+//! the class *stays* with probability h (0.5, 0.8, 0.95, 0.99); else it moves *near*, to a class with a similar
 //! prototype (`neighbours.rs`), three times in ten, or *jumps* anywhere:
 //!
 //! ```text
-//! π_s = s · stay + (1 − s) · (0.3 near + 0.7 π⁰)      stay ∝ posterior of the last scene · lift^ν      near = K stay
+//! π_h = h · stay + (1 − h) · (0.3 near + 0.7 π⁰)      stay ∝ posterior of the last scene · lift^ν      near = K stay
 //! ```
 //!
 //! with the adapted posterior, K the neighbours' weights, and the lift of the background to a power ν (`prior_stay_lift`): a run of
@@ -80,13 +80,13 @@ pub(super) struct Prior {
     /// Empty where the prior is frozen.
     experts: Vec<Expert>,
     pub background: Background,
-    /// The values of s.
+    /// The values of h.
     stays: Vec<f64>,
     /// Posterior of the last scene, and the same moved to the neighbours; both as ratios to π⁰.
     stay: Vec<f32>,
     near: Vec<f32>,
     neighbours: Neighbours,
-    /// The records: of the expert that stays at π⁰ first, then one per half-life, then one per s.
+    /// The records: of the expert that stays at π⁰ first, then one per half-life, then one per h.
     records: Vec<f64>,
     /// KL(π‖π⁰) as of the last update.
     kl: f64,
@@ -216,13 +216,13 @@ impl Prior {
     ) -> [f64; 2] {
         let [mut of_stay, mut of_near] = [0.0; 2];
         let first = 1 + self.experts.len();
-        for (k, &s) in self.stays.iter().enumerate() {
+        for (k, &h) in self.stays.iter().enumerate() {
             let moves = NEAR * near + (1.0 - NEAR) * foretold[0];
-            foretold[first + k] = s * stay + (1.0 - s) * moves;
+            foretold[first + k] = h * stay + (1.0 - h) * moves;
             let weight = weights[first + k];
-            of_stay += weight * s;
-            of_near += weight * (1.0 - s) * NEAR;
-            *at_start += (weight * (1.0 - s) * (1.0 - NEAR)) as f32;
+            of_stay += weight * h;
+            of_near += weight * (1.0 - h) * NEAR;
+            *at_start += (weight * (1.0 - h) * (1.0 - NEAR)) as f32;
         }
         [of_stay, of_near]
     }

@@ -148,6 +148,16 @@ impl Stream {
 
     /// One step over some rows.
     pub fn step(&self, session: &mut Session, rows: Range<usize>) -> Step {
+        self.given(rows, |input| session.step(input).unwrap())
+    }
+
+    /// What a session answers to some rows, which teach nothing.
+    pub fn predict(&self, session: &Session, rows: Range<usize>) -> Step {
+        self.given(rows, |input| session.predict(input).unwrap())
+    }
+
+    /// Hands over some rows, with all that is known about them.
+    fn given(&self, rows: Range<usize>, work: impl FnOnce(Input<'_>) -> Step) -> Step {
         let features = self.features.slice(rows.clone());
         let views = self.views.as_ref().map(|(views, counts)| {
             let first = counts[..rows.start].iter().sum();
@@ -161,7 +171,7 @@ impl Stream {
             view_counts: self.views.as_ref().map(|(_, counts)| &counts[rows.clone()]),
             ..Input::new(&features)
         };
-        session.step(input).unwrap()
+        work(input)
     }
 
     /// Some rows in blocks of at most `block`, labels told when they are due.
