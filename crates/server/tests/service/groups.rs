@@ -98,7 +98,8 @@ fn streams_of_a_group_hold_the_same_evidence() {
     // A stream that is made later starts with what the others know.
     create(&service, "late", Some("all"));
     eventually("the newcomer knows all", || {
-        is_settled(&group(&service)) && group(&service)["own"].as_array().unwrap().len() == 4
+        let view = group(&service);
+        is_settled(&view) && view["own"].as_array().unwrap().len() == 4
     });
     assert_close(&total(&service, "late").0, &first, "late");
     service.stop();
