@@ -352,6 +352,14 @@ pub(crate) fn indices_above(values: &[f32], floor: f32, out: &mut Vec<u32>) {
     Arch::new().dispatch(Above(values, floor, out))
 }
 
+/// The same value everywhere.
+pub(crate) fn fill(row: &mut [f32], value: f32) {
+    vectorised(
+        #[inline(always)]
+        || row.fill(value),
+    );
+}
+
 /// Runs an element-wise pass with the widest vectors this CPU has. Mark the closure `#[inline(always)]`: it must
 /// become part of the function that was compiled for them.
 #[inline(always)]

@@ -450,10 +450,19 @@ fn found(probs: &[f32], least: f32) -> Vec<u32> {
     let mut found = Vec::with_capacity(4 * BEST);
     indices_above(probs, least, &mut found);
     // Probabilities are not negative, so their bits are in their order; turned over, the larger ones come first.
-    let key = |&class: &u32| u64::from(!probs[class as usize].to_bits()) << 32 | u64::from(class);
-    let mut keys: Vec<u64> = found.iter().map(key).collect();
+    let key = |class: u32| u64::from(!probs[class as usize].to_bits()) << 32 | u64::from(class);
+    // A few fit the stack.
+    let (mut few, mut many) = ([0; 4 * BEST], Vec::new());
+    let keys = match few.get_mut(..found.len()) {
+        Some(few) => few,
+        None => {
+            many.resize(found.len(), 0);
+            &mut many[..]
+        }
+    };
+    keys.iter_mut().zip(&found).for_each(|(key_of, &class)| *key_of = key(class));
     keys.sort_unstable();
-    found.iter_mut().zip(keys).for_each(|(class, key)| *class = key as u32);
+    found.iter_mut().zip(keys).for_each(|(class, key)| *class = *key as u32);
     found
 }
 

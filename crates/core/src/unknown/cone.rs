@@ -69,16 +69,20 @@ impl Mean {
     }
 
     fn push(&mut self, row: &[f32]) {
-        self.follow(row, |x| x);
+        self.follow(row, [1.0, 0.0]);
     }
 
-    /// Takes in `term` of each value of a row.
-    fn follow(&mut self, row: &[f32], term: impl Fn(f32) -> f32) {
+    /// Takes in each value of a row: less `from`, times `scale`.
+    fn follow(&mut self, row: &[f32], [scale, from]: [f32; 2]) {
         self.n = (self.n + 1.0).min(MEMORY);
         let share = (1.0 / self.n) as f32;
         vectorised(
             #[inline(always)]
-            || self.values.iter_mut().zip(row).for_each(|(mean, &x)| *mean += share * (term(x) - *mean)),
+            || {
+                let (share, scale, from) = (share, scale, from);
+                let values = self.values.iter_mut().zip(row);
+                values.for_each(|(mean, &x)| *mean += share * (scale * (x - from) - *mean));
+            },
         );
     }
 }
@@ -198,8 +202,7 @@ impl Cone {
         }
         self.seen += 1;
         self.image.push(z);
-        let (unscale, mean) = (self.unscale, frozen.moments.0);
-        self.texts.follow(logits, |logit| unscale * (logit - mean));
+        self.texts.follow(logits, [self.unscale, frozen.moments.0]);
         told
     }
 

@@ -3,7 +3,7 @@
 use super::{Answered, Incoming, UlTta};
 use crate::adapter::Prediction;
 use crate::export::TIE;
-use crate::kernels::{LANES, exp, inlined, ln, sum_lanes, vectorised};
+use crate::kernels::{LANES, exp, ln, sum_lanes, vectorised};
 use crate::scores::Summary;
 
 /// Usual heads have a bias (`background.rs`) below the first value, heads with poor prompts one above the second.
@@ -51,31 +51,12 @@ impl UlTta {
         let adapted = (1.0 - floor) * (1.0 - frozen_share) * matched;
         let frozen = (1.0 - floor) * frozen_share * frozen_prob;
         let even = floor / tempered.len() as f32;
-        let emitted = inlined(
-            #[inline(always)]
-            |tempered: f32, w: f32| adapted * tempered + frozen * w + even,
-        );
+        let of = [adapted, frozen, even];
         if let Some(probs) = &mut prediction.probs {
-            let out = probs.row_mut(row);
-            vectorised(
-                #[inline(always)]
-                || {
-                    for ((o, &t), &w) in out.iter_mut().zip(tempered).zip(weights) {
-                        *o = emitted(t, w);
-                    }
-                },
-            );
+            mix(of, tempered, weights, probs.row_mut(row), |prob| prob);
         }
         if let Some(calibrated) = &mut prediction.calibrated {
-            let out = calibrated.row_mut(place);
-            vectorised(
-                #[inline(always)]
-                || {
-                    for ((o, &t), &w) in out.iter_mut().zip(tempered).zip(weights) {
-                        *o = ln(emitted(t, w));
-                    }
-                },
-            );
+            mix(of, tempered, weights, calibrated.row_mut(place), ln);
         }
     }
 
@@ -103,6 +84,21 @@ impl UlTta {
     }
 }
 
+/// `to` of each class's emitted probability: shares of the adapted and the frozen weight, and an even part.
+#[inline(always)]
+fn mix(of: [f32; 3], tempered: &[f32], weights: &[f32], out: &mut [f32], to: impl Fn(f32) -> f32) {
+    vectorised(
+        #[inline(always)]
+        || {
+            // Copies: what is read through a reference might be changed by the writes, and the loop would go one by one.
+            let [adapted, frozen, even] = of;
+            for ((out, &t), &w) in out.iter_mut().zip(tempered).zip(weights) {
+                *out = to(adapted * t + frozen * w + even);
+            }
+        },
+    );
+}
+
 /// Σ exp(τ (x − best)).
 pub(super) fn sum_exp(row: &[f32], tau: f32, best: f32) -> f32 {
     vectorised(
@@ -126,6 +122,7 @@ pub(super) fn sum_exp_kept(row: &[f32], tau: f32, best: f32, kept: &mut Vec<f32>
     vectorised(
         #[inline(always)]
         || {
+            let (tau, best) = (tau, best);
             let mut lanes = [0.0f32; LANES];
             let (chunks, tail) = row.as_chunks::<LANES>();
             let (outs, out_tail) = kept.as_chunks_mut::<LANES>();

@@ -34,7 +34,7 @@ use super::config::DefaultConfig;
 use super::corrections::IN_PRIOR;
 use super::experts::{Expert, Shares};
 use super::neighbours::Neighbours;
-use crate::kernels::{Line, TOGETHER, Voices, Weighed, blend, exp, ln, none_above_one};
+use crate::kernels::{Line, TOGETHER, Voices, Weighed, blend, exp, fill, ln, none_above_one};
 use crate::methods::checked::checked_counts;
 use crate::methods::kl::cap_kl;
 use crate::{Error, Head, Result, State};
@@ -194,8 +194,8 @@ impl Prior {
             }
         }
         if self.uniform && believed + speaking == 0 {
-            work.mix.fill(1.0);
-            out.fill(0.0);
+            fill(&mut work.mix, 1.0);
+            fill(out, 0.0);
             return;
         }
         let voices = Voices { beliefs: &beliefs[..believed], experts: &experts[..speaking], lift, zone };
@@ -321,13 +321,13 @@ impl Prior {
         // A share as a ratio to π⁰.
         let ratio = |share: f32, c: usize| if uniform { share * classes } else { share / start[c] as f32 };
         if uniform {
-            self.stay.fill(rest * classes);
+            fill(&mut self.stay, rest * classes);
         } else {
             self.stay.iter_mut().zip(start).for_each(|(s, &p)| *s = rest / p as f32);
         }
         let alone = self.classes == 1;
         let moved: f32 = posterior.iter().filter(|share| !alone && **share > LEAST_STAY).sum();
-        self.near.fill((1.0 - moved).max(0.0));
+        fill(&mut self.near, (1.0 - moved).max(0.0));
         for (&c, &share) in candidates.iter().zip(posterior) {
             self.stay[c as usize] = ratio(share, c as usize);
             if share > LEAST_STAY {

@@ -123,14 +123,8 @@ impl Scene {
     pub(super) fn join(&mut self, z: &[f32], logits: &[f32]) {
         self.rows += 1.0;
         let share = (1.0 / self.rows.min(FOLLOW)) as f32;
-        let follow = |mean: &mut [f32], row: &[f32]| {
-            vectorised(
-                #[inline(always)]
-                || mean.iter_mut().zip(row).for_each(|(m, v)| *m += share * (v - *m)),
-            )
-        };
-        follow(&mut self.mean, z);
-        follow(&mut self.logits, logits);
+        follow(&mut self.mean, z, share);
+        follow(&mut self.logits, logits, share);
     }
 
     /// Remembers the id of a copy, for delayed labels.
@@ -273,6 +267,17 @@ impl Apart {
         let start = START_WORTH * NATS_START * NATS_START;
         ((start + seen) / (START_WORTH + n)).min(NATS_MOST * NATS_MOST)
     }
+}
+
+/// Moves a mean towards a row by a share of the way.
+fn follow(mean: &mut [f32], row: &[f32], share: f32) {
+    vectorised(
+        #[inline(always)]
+        || {
+            let share = share;
+            mean.iter_mut().zip(row).for_each(|(m, v)| *m += share * (v - *m));
+        },
+    );
 }
 
 /// Fades the sums, adds a row less `mean`, and returns the sums' squared length: one pass, in the order of [`fold_lanes`].
