@@ -195,7 +195,7 @@ macro_rules! oracles {
 
 mod oracle {
     use super::Fixture;
-    oracles! { pta pta_views pta_anchored dota dota_lag dota_views adapt adapt_lag adapt_transductive oga oga_full ecalp ecalp_alone tda tda_views boost_adapter zero t3a tip_adapter dmn onzeta bca freetta prior_only temperature_only lame stata }
+    oracles! { pta pta_views pta_anchored dota dota_lag dota_views adapt adapt_lag adapt_views adapt_transductive adapt_transductive_views oga oga_full ecalp ecalp_alone ecalp_views tda tda_views boost_adapter zero t3a tip_adapter dmn onzeta bca freetta prior_only temperature_only lame stata }
 }
 
 // === quirks of published code ===
