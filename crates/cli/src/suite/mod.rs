@@ -1,7 +1,7 @@
 //! `ultta suite`: the tables of publications, their figures and ours side by side.
 
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use ultta_eval::report;
@@ -35,6 +35,17 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     }
 }
 
+/// Where packs, runs, tables and the report of a suite go. A sample of the pictures is other data under the same names: it
+/// has a folder of its own beside `--out`, so that a quick look is not in the way of the whole.
+fn place(out: &Path, sample: Option<u32>) -> std::io::Result<PathBuf> {
+    let Some(n) = sample else { return Ok(out.into()) };
+    // `.` and `..` have no name of their own.
+    let out = if out.file_name().is_some() { out.to_path_buf() } else { out.canonicalize()? };
+    let mut name = out.file_name().unwrap_or_default().to_owned();
+    name.push(format!("-sample-{n}"));
+    Ok(out.with_file_name(name))
+}
+
 /// Tables, and a report over the runs they are made of, stay in the output folder.
 fn keep(out: &Path, tables: &str) -> anyhow::Result<()> {
     if !out.is_dir() {
@@ -52,4 +63,21 @@ fn keep(out: &Path, tables: &str) -> anyhow::Result<()> {
         eprintln!("tables: {}; report: {}", shown(&out.join("tables.md")), shown(&out.join("report.html")));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sample_has_a_folder_beside_the_whole() {
+        assert_eq!(place(Path::new("runs/suite"), None).unwrap(), Path::new("runs/suite"));
+        assert_eq!(place(Path::new("runs/suite/"), Some(9)).unwrap(), Path::new("runs/suite-sample-9"));
+        let here = std::env::current_dir().unwrap();
+        let name = format!("{}-sample-9", here.file_name().unwrap().to_string_lossy());
+        assert_eq!(
+            place(Path::new("."), Some(9)).unwrap(),
+            here.canonicalize().unwrap().with_file_name(name)
+        );
+    }
 }

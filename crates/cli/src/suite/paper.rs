@@ -58,7 +58,8 @@ pub struct Args {
     #[arg(long, value_name = "T", default_value = "photo")]
     templates: String,
 
-    /// Where run folders, packs, tables.md and report.html go; what is there is not made again
+    /// Where run folders, packs, tables.md and report.html go; what is there is not made again. A --sample goes beside it,
+    /// into FOLDER-sample-N
     #[arg(long, value_name = "FOLDER", default_value = "runs/suite-paper")]
     out: PathBuf,
 
@@ -144,11 +145,12 @@ fn from_pictures(args: &Args, root: &Path) -> anyhow::Result<ExitCode> {
             Err(error) => Err(bad(format!("{error:#}"))),
         }
     };
+    let out = super::place(&args.out, args.sample)?;
     let asked = Asked {
         root,
         sample: args.sample.map(|n| n as usize),
         templates: &args.templates,
-        out: &args.out,
+        out: &out,
         encoder: &*encoder,
         options: args.encoder.options(),
         forward: &forward,
@@ -188,7 +190,7 @@ fn from_pictures(args: &Args, root: &Path) -> anyhow::Result<ExitCode> {
             in_distribution: args.in_distribution.clone(),
             absent: &missing,
             long,
-            out: args.out.clone(),
+            out: out.clone(),
             jobs: jobs(args),
         },
     )

@@ -92,11 +92,7 @@ impl<'a> Prepared<'a> {
     }
 
     fn folder(&self) -> PathBuf {
-        let name = match self.asked.sample {
-            Some(n) => format!("packs-sample-{n}"),
-            None => "packs".into(),
-        };
-        self.asked.out.join(name)
+        self.asked.out.join("packs")
     }
 
     fn features(&self, pack: &str) -> PathBuf {

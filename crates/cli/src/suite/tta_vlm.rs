@@ -54,7 +54,8 @@ pub struct Args {
     #[arg(long, value_name = "T", default_value = "coop")]
     templates: String,
 
-    /// Where run folders, packs, tables.md and report.html go; what is there is not made again
+    /// Where run folders, packs, tables.md and report.html go; what is there is not made again. A --sample goes beside it,
+    /// into FOLDER-sample-N
     #[arg(long, value_name = "FOLDER", default_value = "runs/suite-tta-vlm")]
     out: PathBuf,
 
@@ -86,10 +87,11 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         Ok(seeds) => seeds,
         Err(reason) => return usage(reason),
     };
+    let out = super::place(&args.out, args.sample)?;
     let jobs = args.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()));
     let print = |open: &dyn Fn(&str) -> ultta::Result<Option<Opened>>, absent: &dyn Fn(&str) -> String| {
-        let (methods, seeds, out) = (args.methods.clone(), seeds.clone(), args.out.clone());
-        let run = Run { open, absent, methods, seeds, out, jobs };
+        let (methods, seeds) = (args.methods.clone(), seeds.clone());
+        let run = Run { open, absent, methods, seeds, out: out.clone(), jobs };
         let mut all = String::new();
         for battery in &wanted {
             let bars = Bars::new(None, false);
@@ -99,7 +101,7 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
             write!(std::io::stdout(), "{table}")?;
             all.push_str(&table);
         }
-        super::keep(&args.out, &all)?;
+        super::keep(&out, &all)?;
         Ok(ExitCode::SUCCESS)
     };
     let Some(root) = &args.images else {
@@ -118,7 +120,7 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         root,
         sample: args.sample.map(|n| n as usize),
         templates: &args.templates,
-        out: &args.out,
+        out: &out,
         encoder: &*encoder,
         options: args.encoder.options(),
         forward: &forward,

@@ -35,9 +35,13 @@ fn draw_into(folder: PathBuf, shape: usize, n: usize, random: &mut Random) {
 }
 
 fn model(place: &Path) {
+    model_named(place, "model", 1);
+}
+
+fn model_named(place: &Path, name: &str, seed: u64) {
     let mut sizes = config();
     sizes.vision.blocks.layers = 1;
-    ultta_gradient::Model::random("small", sizes, 1).unwrap().save(&place.join("model")).unwrap();
+    ultta_gradient::Model::random("small", sizes, seed).unwrap().save(&place.join(name)).unwrap();
 }
 
 /// The eight layouts of the paper's datasets, under folder names as people have them.
@@ -178,6 +182,15 @@ fn a_quick_look_takes_some_pictures_and_absent_data_say_how_to_get_them() {
     );
     let estimate = command(place, &[&args[..], &["--estimate"]].concat()).output().unwrap();
     assert!(estimate.status.success() && estimate.stdout.is_empty());
+    // The whole afterwards, under the same --out: neither is in the way of the other, nor in its report.
+    let whole = String::from_utf8(ok(place, &args[..args.len() - 2]).stdout).unwrap();
+    assert!(whole.contains("16 in 2 packs"), "{whole}");
+    let again = String::from_utf8(ok(place, &args).stdout).unwrap();
+    assert_eq!(again, tables, "the sample's runs are still there");
+    for folder in ["suite-paper", "suite-paper-sample-4"] {
+        let report = std::fs::read_to_string(place.join("runs").join(folder).join("report.html")).unwrap();
+        assert!(report.contains("Means over 1 seed,"), "{folder}");
+    }
 }
 
 #[test]
@@ -223,6 +236,14 @@ fn the_batteries_run_from_coop_layouts() {
     let kept = |name: &str| std::fs::read_to_string(place.join("runs/suite-tta-vlm").join(name)).unwrap();
     assert_eq!(kept("tables.md"), tables);
     assert!(kept("report.html").contains("Summary"));
+    // Another model under the same --out runs, too, and the first one's runs stay.
+    model_named(place, "other", 2);
+    let of = |model: &str| {
+        let args = ["suite", "tta-vlm", "cross-domain", "--images", "root", "--methods", "zero-shot,tda"];
+        String::from_utf8(ok(place, &[&args[..], &["--model", model]].concat()).stdout).unwrap()
+    };
+    let (other, first) = (of("other"), of("model"));
+    assert!(other.contains("| dtd | 6, 2 | other |") && tables.starts_with(&first), "{other} {first}");
     let packs = String::from_utf8(ok(place, &["suite", "tta-vlm", "imagenet"]).stdout).unwrap();
     assert!(packs.contains("absent: `ultta encode --dataset imagenet-r --root DIR --out data`"), "{packs}");
     assert_eq!(command(place, &["suite", "tta-vlm", "imagnet"]).output().unwrap().status.code(), Some(2));

@@ -10,7 +10,7 @@ use super::{heading, line};
 use crate::dataset::{Dataset, Heads, find};
 use crate::method::each_once;
 use crate::plan::{Plan, Progress};
-use crate::summary::cells;
+use crate::summary::{Cell, cells};
 use crate::words::counted;
 
 /// A battery by name.
@@ -197,12 +197,14 @@ pub fn pack_of(data: &Path, dataset: &str) -> Result<Option<Opened>> {
     }
     let packs = find(&folder, Heads::Main)?;
     let Some((features, head)) = packs.first() else { return Ok(None) };
-    let folder_of = |(features, _): &(PathBuf, PathBuf)| {
-        let own = features.parent().and_then(Path::file_name).unwrap_or_default();
-        own.to_string_lossy().into_owned()
-    };
-    let left_out = packs[1..].iter().map(folder_of).collect();
+    let left_out = packs[1..].iter().map(|(features, _)| folder_of(features)).collect();
     Ok(Some(Opened { dataset: Dataset::open(features, head)?, left_out }))
+}
+
+/// The name of the folder that a pack lies in: the encoder's.
+fn folder_of(features: &Path) -> String {
+    let own = features.parent().and_then(Path::file_name).unwrap_or_default();
+    own.to_string_lossy().into_owned()
 }
 
 /// What a battery runs on, where runs go, how many at a time.
@@ -229,7 +231,8 @@ impl Run<'_> {
         let (mut there, mut packs) = (Vec::new(), Vec::new());
         for &name in battery.datasets {
             let Some(Opened { mut dataset, left_out }) = (self.open)(name)? else { continue };
-            dataset.name = name.to_string();
+            // Another encoder's runs have folders of their own.
+            dataset.name = format!("{name}/{}", folder_of(dataset.pack.path()));
             let size = format!("{}, {}", dataset.pack.rows(), dataset.head.n_classes());
             let encoder = dataset.encoder().unwrap_or("not told").to_string();
             packs.push((name, size, encoder, left_out));
@@ -249,7 +252,8 @@ impl Run<'_> {
         let outcome = plan.run(progress)?;
         let cells = cells(&outcome.runs);
         let ours = |method: &str, dataset: &str| {
-            cells.iter().find(|c| c.method == method && c.dataset == dataset).map(|c| 100.0 * c.top1.mean)
+            let own = |c: &&Cell| c.method == method && c.dataset.split('/').next() == Some(dataset);
+            cells.iter().find(own).map(|c| 100.0 * c.top1.mean)
         };
         let mut header = vec!["dataset", "pictures, classes", "encoder"];
         header.extend(names.iter().map(String::as_str));
