@@ -113,17 +113,24 @@ fn the_papers_tables_from_pictures_killed_and_resumed() {
         let begun = Instant::now();
         while files_named(&place.join("runs"), name).is_empty() && child.try_wait().unwrap().is_none() {
             assert!(begun.elapsed() < Duration::from_secs(600), "no {name} in ten minutes");
-            std::thread::sleep(Duration::from_millis(20));
+            std::thread::sleep(Duration::from_millis(1));
         }
         let _ = child.kill();
         child.wait().unwrap();
         stamps("features.safetensors")
     };
-    let begun = killed_with_the_first("features.safetensors");
+    let packs = 4 + 4 + 6 + 4 + 4;
+    // A machine that stalled this test meanwhile has encoded them all: once more from the start.
+    let begun = std::iter::repeat_with(|| {
+        let _ = std::fs::remove_dir_all(place.join("runs"));
+        killed_with_the_first("features.safetensors")
+    });
+    let begun =
+        begun.take(5).find(|begun| begun.len() < packs).expect("killed while packs are being encoded");
     let encoded = killed_with_the_first("done");
     assert!(begun.iter().all(|pack| encoded.contains(pack)), "no pack is encoded twice");
     let made = stamps("done");
-    assert_eq!(encoded.len(), 4 + 4 + 6 + 4 + 4, "a pack per domain");
+    assert_eq!(encoded.len(), packs, "a pack per domain");
     let output = ok(place, &suite("runs"));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("0 to encode") && said.contains("in all about"), "{said}");
@@ -131,24 +138,36 @@ fn the_papers_tables_from_pictures_killed_and_resumed() {
     assert_eq!(stamps("features.safetensors"), encoded, "nothing is encoded twice");
     let after = stamps("done");
     assert!(made.iter().all(|run| after.contains(run)), "nothing is run twice");
+    assert!(made.len() < after.len(), "killed while runs are being made");
     let tables = String::from_utf8(output.stdout).unwrap();
     assert!(!tables.contains("absent") && !tables.contains("needs pictures"), "{tables}");
-    for row in [
-        "| Tent | 56.7",
-        "| CoTTA | 58.4",
-        "| PACS · Tent |",
-        "| without guards |",
-        "**Stability over 120 samples**",
-    ] {
-        assert!(tables.contains(row), "{row}: {tables}");
+    assert!(tables.contains("| without guards |"), "{tables}");
+    // Methods that change the encoder have figures of their own everywhere, not a word why there are none.
+    let section = |title: &str| tables.split(title).nth(1).unwrap().split("\n**").next().unwrap();
+    let ours = |title: &str, row: &str| -> String {
+        let line = section(title).lines().find(|line| line.starts_with(&format!("| {row} |")));
+        line.unwrap_or_else(|| panic!("{title}, {row}: {tables}")).split('|').nth(3).unwrap().trim().into()
+    };
+    let is_a_figure = |cell: &str| {
+        let numbers: Vec<Option<f64>> = cell.split(" / ").map(|part| part.parse().ok()).collect();
+        matches!(numbers[..], [Some(top1), Some(_)] if (0.0..=100.0).contains(&top1))
+    };
+    let rows = ultta_eval::suite::DATASETS.map(|set| ("**Per dataset**", format!("{} · Tent", set.name)));
+    for (title, row) in rows.into_iter().chain(["Tent", "CoTTA"].map(|row| ("**DomainNet**", row.into()))) {
+        assert!(is_a_figure(&ours(title, &row)), "{title}, {row}: {tables}");
     }
+    let value = ours("**Stability over 120 samples**", "CoTTA");
+    assert!(value.starts_with("yes, ") || value.starts_with("no, "), "{tables}");
     assert!(tables.contains("54 in 6 packs"), "{tables}");
     let written = std::fs::read_to_string(place.join("runs/tables.md")).unwrap();
     assert_eq!(written, tables);
     let report = std::fs::read_to_string(place.join("runs/report.html")).unwrap();
     assert!(report.contains("Summary") && report.contains("Means over 1 seed,"), "one seed, the times aside");
     // The same as without a kill, but for what is measured in time.
-    let figures = |tables: &str| tables.split("**Efficiency**").next().unwrap().to_string();
+    let figures = |tables: &str| {
+        let (before, rest) = tables.split_once("**Efficiency**").unwrap();
+        format!("{before}{}", rest.split_once("**Stability").unwrap().1)
+    };
     let whole = String::from_utf8(ok(place, &suite("fresh")).stdout).unwrap();
     assert_eq!(figures(&whole), figures(&tables));
 }
