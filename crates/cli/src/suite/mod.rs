@@ -35,14 +35,18 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Where packs, runs, tables and the report of a suite go. A sample of the pictures is other data under the same names: it
-/// has a folder of its own beside `--out`, so that a quick look is not in the way of the whole.
-fn place(out: &Path, sample: Option<u32>) -> std::io::Result<PathBuf> {
-    let Some(n) = sample else { return Ok(out.into()) };
+/// Where packs, runs, tables and the report of a suite go. A sample of the pictures, and views beside them, are other data
+/// under the same names: they have a folder of their own beside `--out`, so that a quick look is not in the way of the whole.
+fn place(out: &Path, sample: Option<u32>, views: u32) -> std::io::Result<PathBuf> {
+    let suffix = sample.map_or(String::new(), |n| format!("-sample-{n}"));
+    let suffix = if views > 0 { format!("{suffix}-views-{views}") } else { suffix };
+    if suffix.is_empty() {
+        return Ok(out.into());
+    }
     // `.` and `..` have no name of their own.
     let out = if out.file_name().is_some() { out.to_path_buf() } else { out.canonicalize()? };
     let mut name = out.file_name().unwrap_or_default().to_owned();
-    name.push(format!("-sample-{n}"));
+    name.push(suffix);
     Ok(out.with_file_name(name))
 }
 
@@ -71,13 +75,12 @@ mod tests {
 
     #[test]
     fn a_sample_has_a_folder_beside_the_whole() {
-        assert_eq!(place(Path::new("runs/suite"), None).unwrap(), Path::new("runs/suite"));
-        assert_eq!(place(Path::new("runs/suite/"), Some(9)).unwrap(), Path::new("runs/suite-sample-9"));
+        let of = |out: &str, sample, views| place(Path::new(out), sample, views).unwrap();
+        assert_eq!(of("runs/suite", None, 0), Path::new("runs/suite"));
+        assert_eq!(of("runs/suite/", Some(9), 0), Path::new("runs/suite-sample-9"));
+        assert_eq!(of("runs/suite", Some(9), 63), Path::new("runs/suite-sample-9-views-63"));
         let here = std::env::current_dir().unwrap();
         let name = format!("{}-sample-9", here.file_name().unwrap().to_string_lossy());
-        assert_eq!(
-            place(Path::new("."), Some(9)).unwrap(),
-            here.canonicalize().unwrap().with_file_name(name)
-        );
+        assert_eq!(of(".", Some(9), 0), here.canonicalize().unwrap().with_file_name(name));
     }
 }

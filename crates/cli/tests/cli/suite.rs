@@ -264,6 +264,21 @@ fn the_batteries_run_from_coop_layouts() {
     };
     let (other, first) = (of("other"), of("model"));
     assert!(other.contains("| dtd | 6, 2 | other |") && tables.starts_with(&first), "{other} {first}");
+    // With views the methods that need them run, beside their published figures.
+    let views = ["suite", "tta-vlm", "imagenet", "--images", "root", "--model", "model", "--views", "3"];
+    let output = ok(place, &views);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("6 to encode with 3 views at"), "{said}");
+    let tables = String::from_utf8(output.stdout).unwrap();
+    let cells = |line: &str| -> Vec<String> { line.split('|').map(|cell| cell.trim().into()).collect() };
+    let of = |row: &str| cells(tables.lines().find(|line| line.starts_with(row)).unwrap());
+    let (header, row) = (of("| dataset |"), of("| imagenet-a |"));
+    let cell = |method: &str| &row[header.iter().position(|name| name == method).unwrap()];
+    assert!(
+        cell("boost-adapter").ends_with(" / 64.5") && !cell("boost-adapter").starts_with('–'),
+        "{tables}"
+    );
+    assert!(!cell("zero").starts_with('–') && place.join("runs/suite-tta-vlm-views-3/tables.md").is_file());
     let packs = String::from_utf8(ok(place, &["suite", "tta-vlm", "imagenet"]).stdout).unwrap();
     assert!(packs.contains("absent: `ultta encode --dataset imagenet-r --root DIR --out data`"), "{packs}");
     assert_eq!(command(place, &["suite", "tta-vlm", "imagnet"]).output().unwrap().status.code(), Some(2));
