@@ -50,6 +50,11 @@ fn the_doctor_finds_what_is_wrong() {
     let both = place.run(&["doctor", "--features", "f.safetensors", "--head", "h.safetensors"]);
     assert!(both.stdout.contains("rows are unit vectors"), "{}", both.stdout);
     assert!(both.stdout.contains("class 0 is \"cat\" in the features file and \"dog\" in the head"));
+    // With pictures and a head the model's cosines are measured.
+    assert!(!model.stdout.contains("the best class has a cosine"), "{}", model.stdout);
+    let measured = place.run(&["doctor", "--check-model", "--head", "h.safetensors", "photos"]).stdout;
+    let of_model = measured.split("\nhead ").next().unwrap();
+    assert!(of_model.contains("the best class has a cosine of"), "{measured}");
     // A head of another model.
     let other = place.path("other");
     std::fs::create_dir(&other).unwrap();
