@@ -10,6 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::overview::Groups;
 use crate::protocol::Protocol;
 use crate::random::Random;
 use crate::summary::{Right, Run};
@@ -123,15 +124,17 @@ fn binomial(n: u64, p: f64, random: &mut Random) -> u64 {
     }
 }
 
-/// Methods whose difference from the best of their dataset and protocol can be chance: `(protocol, dataset, method)`.
-pub(super) fn ties(runs: &[Run]) -> BTreeSet<(String, String, String)> {
-    let mut streams: BTreeMap<(&str, &str), BTreeMap<&str, Vec<&Run>>> = BTreeMap::new();
+/// Methods whose difference from the best of their group on a dataset and protocol can be chance:
+/// `(protocol, dataset, method)`.
+pub(super) fn ties(runs: &[Run], groups: &Groups) -> BTreeSet<(String, String, String)> {
+    let mut streams: BTreeMap<(&str, &str, usize), BTreeMap<&str, Vec<&Run>>> = BTreeMap::new();
     for run in runs {
         let s = &run.summary;
-        streams.entry((&s.protocol, &s.dataset)).or_default().entry(&s.method).or_default().push(run);
+        let group = groups.get(&s.method).map_or(0, |group| group.0);
+        streams.entry((&s.protocol, &s.dataset, group)).or_default().entry(&s.method).or_default().push(run);
     }
     let mut found = BTreeSet::new();
-    for ((protocol, dataset), methods) in streams {
+    for ((protocol, dataset, _), methods) in streams {
         let mean =
             |runs: &[&Run]| runs.iter().map(|r| r.summary.quality.top1).sum::<f64>() / runs.len() as f64;
         let Some((best, top)) = methods.iter().max_by(|a, b| mean(a.1).total_cmp(&mean(b.1))) else {
