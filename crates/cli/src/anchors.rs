@@ -63,16 +63,7 @@ impl HeadChanges {
 
     /// Reads a head and folds further anchors into it, or keeps them apart with some sharpness.
     pub fn load_head(&self, path: &Path) -> anyhow::Result<Head> {
-        let mut head = read_head(path)?;
-        let vectors = self.anchors.iter().map(|a| a.read(&head)).collect::<anyhow::Result<Vec<_>>>()?;
-        let all: Vec<Anchor<'_>> =
-            vectors.iter().zip(&self.anchors).flat_map(|(v, a)| v.anchors(a.weight)).collect();
-        if !all.is_empty() {
-            head = match self.anchors_apart {
-                Some(sharpness) => head.with_anchors_apart(1.0, &all, sharpness)?,
-                None => head.with_anchors(1.0, &all)?,
-            };
-        }
+        let mut head = with_files(read_head(path)?, &self.anchors, self.anchors_apart)?;
         if let Some(scale) = self.logit_scale {
             head = head.with_logit_scale(scale)?;
         }
@@ -113,6 +104,20 @@ impl StateHead {
     pub fn resume(&self, state: &Path) -> anyhow::Result<Session> {
         self.changes.resume(&self.head, state)
     }
+}
+
+/// A head with the anchors of some files folded into it, or kept apart with some sharpness.
+pub fn with_files(head: Head, files: &[Anchors], apart: Option<f32>) -> anyhow::Result<Head> {
+    let vectors = files.iter().map(|file| file.read(&head)).collect::<anyhow::Result<Vec<_>>>()?;
+    let all: Vec<Anchor<'_>> =
+        vectors.iter().zip(files).flat_map(|(vectors, file)| vectors.anchors(file.weight)).collect();
+    if all.is_empty() {
+        return Ok(head);
+    }
+    Ok(match apart {
+        Some(sharpness) => head.with_anchors_apart(1.0, &all, sharpness)?,
+        None => head.with_anchors(1.0, &all)?,
+    })
 }
 
 /// Reads a head file; errors name it.

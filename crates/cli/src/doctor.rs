@@ -1,20 +1,24 @@
 //! `ultta doctor`: checks a model, a head, a dataset, a features file, and says what to do.
 
 use std::io::Write as _;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use ultta::{Error, Head};
+use ultta::{Error, Features, Head};
+use ultta_encode::Encoder;
 use ultta_encode::dataset::Dataset;
 use ultta_encode::decode::decode;
 use ultta_encode::doctor::{self, Finding, Verdict};
-use ultta_encode::source;
+use ultta_encode::pipeline;
+use ultta_encode::source::{self, Item};
 use ultta_eval::pack::Pack;
 use ultta_formats::shown;
 
 use crate::anchors::read_head;
 use crate::encoder::EncoderArgs;
 use crate::failure::{BAD_INPUT, usage};
+use crate::pictures::labels_of;
 
 /// Check a model, a head, a dataset or a features file, and say what to do
 #[derive(clap::Args, Debug)]
@@ -24,7 +28,7 @@ pub struct Args {
     #[arg(value_name = "PATH")]
     paths: Vec<String>,
 
-    /// Check the model
+    /// Check the model; with pictures and a --head of it, also their cosines with the classes
     #[arg(long)]
     check_model: bool,
 
@@ -51,6 +55,7 @@ pub struct Args {
 const EXAMPLES: &str = "\
 Examples:
   ultta doctor --check-model --model ViT-B-16
+  ultta doctor --check-model --model ViT-B-16 --head head.safetensors photos/
   ultta doctor --features features.safetensors --head head.safetensors
   ultta doctor --dataset pacs --root PACS/
   ultta doctor photos/
@@ -68,6 +73,7 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         writeln!(std::io::stdout(), "{}", shown(title))?;
         for finding in findings {
             let mark = match finding.verdict {
+                Verdict::Known => "–    ",
                 Verdict::Fine => "ok   ",
                 Verdict::Doubtful => "hm   ",
                 Verdict::Wrong => "WRONG",
@@ -80,11 +86,16 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         }
         Ok(())
     };
+    let head = args.head.as_deref().map(read_head).transpose()?;
     if args.check_model {
         let encoder = args.encoder.open(false)?;
-        show(&format!("model {}", encoder.name()), &doctor::model(&*encoder)?)?;
+        let mut findings = doctor::model(&*encoder)?;
+        if let (Some(head), false) = (&head, args.paths.is_empty()) {
+            findings.retain(|finding| finding.verdict != Verdict::Known);
+            findings.extend(measured(&*encoder, &source::collect(&args.paths)?, head, &args)?);
+        }
+        show(&format!("model {}", encoder.name()), &findings)?;
     }
-    let head = args.head.as_deref().map(read_head).transpose()?;
     if let (Some(head), Some(path)) = (&head, &args.head) {
         show(&format!("head {}", shown(&path)), &doctor::head(head))?;
     }
@@ -128,6 +139,31 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
 
 fn finding(verdict: Verdict, what: impl Into<String>, advice: &str) -> Finding {
     Finding { verdict, what: what.into(), advice: advice.into() }
+}
+
+/// Pictures whose cosines are measured.
+const PICTURES: usize = 64;
+
+/// Cosines of some pictures with the classes of a head, as the model gives them. Folders that are all named as classes
+/// are labels.
+fn measured(encoder: &dyn Encoder, items: &[Item], head: &Head, args: &Args) -> anyhow::Result<Vec<Finding>> {
+    let n = items.len().min(PICTURES);
+    let some: Vec<Item> = (0..n).map(|i| items[i * items.len() / n].clone()).collect();
+    let labels = labels_of(&some, head).ok();
+    let (mut rows, mut kept) = (Vec::new(), Vec::new());
+    pipeline::run(&some, encoder, &args.encoder.options(), |block| {
+        // What cannot be read is told with the pictures.
+        for (i, row) in block.rows.iter().enumerate().filter_map(|(i, row)| Some((i, row.as_ref().ok()?))) {
+            rows.extend_from_slice(block.features.row(*row));
+            kept.push(block.start + i);
+        }
+        Ok(ControlFlow::Continue(()))
+    })?;
+    if kept.is_empty() {
+        return usage(format!("none of {n} pictures could be read"));
+    }
+    let labels: Option<Vec<usize>> = labels.map(|all| kept.iter().map(|&i| all[i]).collect());
+    Ok(doctor::features(&Features::new(rows, encoder.dim())?, &[1.0], labels.as_deref(), Some(head)))
 }
 
 /// Rows that are looked at.

@@ -145,13 +145,24 @@ impl HeadArgs {
         options: &pipeline::Options,
         quiet: bool,
     ) -> anyhow::Result<Head> {
-        let head = build_head(
-            encoder,
-            &self.classes()?,
-            &Templates::named(&self.templates)?,
-            !self.no_cache,
-            quiet,
-        )?;
+        self.build_apart(encoder, options, quiet, None)
+    }
+
+    /// Builds the head; with a sharpness the prompts and exemplars of a class are kept apart.
+    pub fn build_apart(
+        &self,
+        encoder: &dyn Encoder,
+        options: &pipeline::Options,
+        quiet: bool,
+        apart: Option<f32>,
+    ) -> anyhow::Result<Head> {
+        let (classes, templates) = (self.classes()?, Templates::named(&self.templates)?);
+        let head = match apart {
+            Some(sharpness) => {
+                prompts::build_head_apart(encoder, &classes, &templates, sharpness, |_, _| ())?
+            }
+            None => build_head(encoder, &classes, &templates, !self.no_cache, quiet)?,
+        };
         let Some(exemplars) = &self.exemplars else { return Ok(head) };
         let (features, labels) = encode_exemplars(&exemplars.folder, &head, encoder, options)?;
         Ok(prompts::with_exemplars(head, &features, &labels, exemplars.weight)?)

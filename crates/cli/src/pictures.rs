@@ -156,7 +156,7 @@ pub fn open(
 }
 
 /// The class of each picture: that of its folder.
-fn labels_of(items: &[Item], head: &Head) -> anyhow::Result<Vec<usize>> {
+pub fn labels_of(items: &[Item], head: &Head) -> anyhow::Result<Vec<usize>> {
     let plain = |name: &str| prompts::readable(name).to_lowercase();
     let mut labels = Vec::new();
     for item in items {

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Opens a report in headless Chromium: 390, 1280 and 1920 pixels wide, dark, and print. Fails if the page logs anything to the console
-# or asks for anything but itself; leaves screenshots to look at beside the report.
-#   bash crates/cli/tests/report_in_browser.sh report.html      (CHROMIUM names another browser)
+# or asks for anything but itself; leaves screenshots to look at beside the report. With LaTeX beside it and pdflatex at hand
+# (apt-get install texlive-latex-base texlive-latex-recommended) that is compiled, too: an error or an overfull box fails.
+#   ultta report runs --html report.html --latex report.tex
+#   bash crates/cli/tests/report_in_browser.sh report.html [report.tex]      (CHROMIUM names another browser)
 set -euo pipefail
 report="$(realpath "$1")"
 browser="${CHROMIUM:-/usr/bin/chromium}"
@@ -34,4 +36,17 @@ look print --print-to-pdf="$base.pdf"
 for made in "$base-390.png" "$base-1280.png" "$base-1920.png" "$base-dark.png" "$base.pdf"; do
   [ -s "$made" ] || { echo "missing: $made" >&2; exit 1; }
 done
-echo "5 passed, 0 failed"
+passed=5
+if [ $# -gt 1 ] && command -v pdflatex > /dev/null; then
+  tex="$(realpath "$2")"
+  (cd "$profile" && pdflatex -interaction=nonstopmode -halt-on-error -jobname=latex "$tex" > latex.out) || { tail -20 "$profile/latex.out" >&2; exit 1; }
+  if grep -E "Overfull|Too many unprocessed floats|LaTeX Warning: Float too large" "$profile/latex.log"; then
+    echo "LaTeX: something does not fit" >&2
+    exit 1
+  fi
+  cp "$profile/latex.pdf" "${tex%.tex}-latex.pdf"
+  passed=6
+elif [ $# -gt 1 ]; then
+  echo "no pdflatex: the LaTeX was not compiled"
+fi
+echo "$passed passed, 0 failed"

@@ -137,12 +137,16 @@ impl Head {
         Ok(head)
     }
 
-    /// As [`with_anchors`](Self::with_anchors), with the present prototypes and the anchors kept apart.
+    /// As [`with_anchors`](Self::with_anchors), with the present prototypes and the anchors kept apart; where the present
+    /// anchors of a class are apart already, they stay so, and count `own` together.
     pub fn with_anchors_apart(&self, own: f32, anchors: &[Anchor<'_>], sharpness: f32) -> Result<Self> {
         let mut head = self.with_anchors(own, anchors)?;
-        let mut all: Vec<Anchor<'_>> = (0..self.n_classes())
-            .map(|class| Anchor { class, vector: self.prototype(class), weight: own })
-            .collect();
+        let mut all: Vec<Anchor<'_>> = match &self.mixture {
+            Some(mixture) => mixture.all(self.dim, own).collect(),
+            None => (0..self.n_classes())
+                .map(|class| Anchor { class, vector: self.prototype(class), weight: own })
+                .collect(),
+        };
         all.extend_from_slice(anchors);
         head.mixture = Some(Arc::new(Mixture::new(&all, self.dim, self.n_classes(), sharpness)?));
         Ok(head)
@@ -151,6 +155,11 @@ impl Head {
     /// How many anchors are kept apart; `None` where each class has one.
     pub fn anchors_apart(&self) -> Option<usize> {
         self.mixture.as_ref().map(|mixture| mixture.weights.len())
+    }
+
+    /// The sharpness of the soft maximum over anchors that are kept apart; `None` where each class has one.
+    pub fn sharpness(&self) -> Option<f32> {
+        self.mixture.as_ref().map(|mixture| mixture.sharpness)
     }
 
     /// This head with further anchors mixed in; the present prototypes count with weight `own`.

@@ -47,6 +47,17 @@ impl Mixture {
         Ok(mixture)
     }
 
+    /// Its anchors; those of a class count `weight` together.
+    pub(crate) fn all(&self, dim: usize, weight: f32) -> impl Iterator<Item = Anchor<'_>> {
+        self.first.windows(2).enumerate().flat_map(move |(class, bounds)| {
+            (bounds[0]..bounds[1]).map(move |row| Anchor {
+                class,
+                vector: &self.anchors[row * dim..][..dim],
+                weight: weight * self.weights[row],
+            })
+        })
+    }
+
     /// Every class's soft maximum for some rows.
     pub(crate) fn scores(&self, rows: &[f32], dim: usize, scale: f32, out: &mut Scores) {
         let each = self.weights.len();
@@ -117,6 +128,13 @@ mod tests {
         assert_eq!(read.zero_shot(&z).unwrap(), apart.zero_shot(&z).unwrap());
         assert_ne!(folded.zero_shot(&z).unwrap(), apart.zero_shot(&z).unwrap());
         assert_eq!((apart.anchors_apart(), folded.anchors_apart()), (Some(3), None));
+        // Further anchors join those that are apart, which count 1 together.
+        let vector = [0.6, 0.8];
+        let more = Anchor { class: 0, vector: &vector, weight: 1.0 };
+        let joined = apart.with_anchors_apart(1.0, &[more], 2.0).unwrap();
+        let wanted = (0.375 * 16f64.exp() + 0.125 * 12f64.exp() + 0.5 * 19.2f64.exp()).ln() / 2.0;
+        let got = joined.zero_shot(&z).unwrap().row(0)[0] as f64;
+        assert!(joined.anchors_apart() == Some(4) && (got - wanted).abs() < 1e-4, "{got} {wanted}");
     }
 
     #[test]

@@ -504,6 +504,27 @@ mod tests {
     }
 
     #[test]
+    fn the_sets_of_coop_are_read_as_it_lays_them_out() {
+        let root = tempfile::tempdir().unwrap();
+        let mut seen = 0;
+        for dataset in DATASETS {
+            let Layout::Split { images, split: Split::Json(file), .. } = dataset.layout else { continue };
+            let folder = root.path().join(dataset.name);
+            for class in ["one", "two"] {
+                std::fs::create_dir_all(folder.join(images).join(class)).unwrap();
+                std::fs::write(folder.join(images).join(class).join("a.jpg"), "").unwrap();
+            }
+            let split = r#"{"test": [["two/a.jpg", 1, "big_cat"], ["one/a.jpg", 0, "dog"]]}"#;
+            std::fs::write(folder.join(file), split).unwrap();
+            let found = dataset.open(&folder).unwrap();
+            assert_eq!(found.classes.names, ["dog", "big cat"], "{}", dataset.name);
+            assert_eq!(found.packs[0].labels, [1, 0], "{}: {:?}", dataset.name, found.warnings);
+            seen += 1;
+        }
+        assert_eq!(seen, 9, "Aircraft has lists of its own");
+    }
+
+    #[test]
     fn lists_agree() {
         let all: Vec<&str> = SYNSETS.split_whitespace().collect();
         assert_eq!((all.len(), IMAGENET_CLASSES.lines().count()), (1000, 1000));

@@ -17,6 +17,8 @@ use crate::{Result, prompts, tiny};
 /// How a check came out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
+    /// Not looked at: what is known of it.
+    Known,
     /// As it should be.
     Fine,
     /// Worth a look.
@@ -153,7 +155,13 @@ fn beside_known(encoder: &dyn Encoder) -> Vec<Finding> {
         && let Some((low, high)) = known.cosine
     {
         let range = if low == high { format!("{low:.2}") } else { format!("{low:.2} to {high:.2}") };
-        findings.push(fine(format!("photographs have a cosine of {range} with the best class text")));
+        findings.push(Finding {
+            verdict: Verdict::Known,
+            what: format!(
+                "its photographs have a cosine of {range} with the best class text: known, not measured here"
+            ),
+            advice: "measure it on pictures of yours: PATH and --head FILE".into(),
+        });
     }
     let openai = Preprocess::openai(size);
     let far = |a: [f32; 3], b: [f32; 3]| a.iter().zip(b).any(|(a, b)| (a - b).abs() > 0.02);
@@ -508,7 +516,12 @@ mod tests {
         };
         let openai = Preprocess::openai(224);
         let (verdict, all) = model("RN50", 1024, openai.clone(), 100.0, 0.0);
-        assert!(verdict == Verdict::Fine && all.contains("as of RN50") && all.contains("0.27"), "{all}");
+        assert!(verdict == Verdict::Fine && all.contains("as of RN50"), "{all}");
+        // What was not measured is not said to be fine.
+        let (name, preprocess) = ("RN50", openai.clone());
+        let found = beside_known(&Pretend { name, dim: 1024, preprocess, scale: 100.0, bias: 0.0 });
+        let cosine = found.iter().find(|f| f.what.contains("0.27")).unwrap();
+        assert!(cosine.verdict == Verdict::Known && cosine.what.contains("not measured"), "{cosine:?}");
         let (verdict, all) = model("RN50", 1024, openai.clone(), 14.29, 0.0);
         assert!(verdict == Verdict::Doubtful && all.contains("RN50 a scale of 99.5 to 100.5"), "{all}");
         let (verdict, all) = model("ViT-L-14", 512, openai.clone(), 100.0, 0.0);

@@ -178,12 +178,40 @@ pub fn build_head(
     classes: &Classes,
     templates: &Templates,
     cache: Option<&Path>,
-    mut progress: impl FnMut(usize, usize),
+    progress: impl FnMut(usize, usize),
 ) -> Result<Head> {
     let path = cache.map(|folder| folder.join(format!("{}.safetensors", key(encoder, classes, templates))));
     if let Some(head) = path.as_ref().filter(|p| p.exists()).and_then(|path| Head::load(path).ok()) {
         return Ok(head);
     }
+    let head = encode_head(encoder, classes, templates, None, progress)?;
+    if let Some(path) = path {
+        // A cache that cannot be written costs time, not the answer.
+        let _ = path.parent().map(std::fs::create_dir_all);
+        let _ = head.save(&path);
+    }
+    Ok(head)
+}
+
+/// Builds a head whose prompts are kept apart: a class scores the soft maximum over its prompts, with this sharpness.
+pub fn build_head_apart(
+    encoder: &dyn Encoder,
+    classes: &Classes,
+    templates: &Templates,
+    sharpness: f32,
+    progress: impl FnMut(usize, usize),
+) -> Result<Head> {
+    encode_head(encoder, classes, templates, Some(sharpness), progress)
+}
+
+/// Encodes the prompts of all classes; they fold into one mean each, or are kept apart.
+fn encode_head(
+    encoder: &dyn Encoder,
+    classes: &Classes,
+    templates: &Templates,
+    apart: Option<f32>,
+    mut progress: impl FnMut(usize, usize),
+) -> Result<Head> {
     let mut prompts = Vec::new();
     let mut class_of = Vec::new();
     for class in 0..classes.names.len() {
@@ -192,26 +220,26 @@ pub fn build_head(
             class_of.push(class);
         }
     }
-    let mut vectors = Vec::with_capacity(prompts.len() * encoder.dim());
+    let dim = encoder.dim();
+    let mut vectors = Vec::with_capacity(prompts.len() * dim);
     for part in prompts.chunks(AT_A_TIME) {
         vectors.extend_from_slice(encoder.texts(part)?.data());
-        progress(vectors.len() / encoder.dim(), prompts.len());
+        progress(vectors.len() / dim, prompts.len());
     }
     let anchors: Vec<Anchor<'_>> = vectors
-        .chunks(encoder.dim())
+        .chunks(dim)
         .zip(&class_of)
         .map(|(vector, &class)| Anchor { class, vector, weight: 1.0 })
         .collect();
-    let head = Head::from_anchors(&anchors, encoder.dim(), classes.names.clone(), encoder.logit_scale())?
+    let (names, scale) = (classes.names.clone(), encoder.logit_scale());
+    let head = match apart {
+        Some(sharpness) => Head::from_anchors_apart(&anchors, dim, names, scale, sharpness)?,
+        None => Head::from_anchors(&anchors, dim, names, scale)?,
+    };
+    Ok(head
         .with_metadata("encoder", encoder.name())
         .with_metadata("encoder_digest", encoder.digest())
-        .with_metadata("templates", templates.name.clone());
-    if let Some(path) = path {
-        // A cache that cannot be written costs time, not the answer.
-        let _ = path.parent().map(std::fs::create_dir_all);
-        let _ = head.save(&path);
-    }
-    Ok(head)
+        .with_metadata("templates", templates.name.clone()))
 }
 
 /// What a cached head depends on.
@@ -235,7 +263,8 @@ pub fn head_cache() -> Option<PathBuf> {
     Some(given.or_else(|| Some(std::env::home_dir()?.join(".cache")))?.join("ultta").join("heads"))
 }
 
-/// Mixes exemplar pictures into a head: those of a class count `weight` together, its text counts 1.
+/// Mixes exemplar pictures into a head: those of a class count `weight` together, its text counts 1. A head that keeps its
+/// anchors apart keeps these apart, too.
 pub fn with_exemplars(head: Head, exemplars: &Features<'_>, labels: &[usize], weight: f32) -> Result<Head> {
     let mut counts = vec![0u32; head.n_classes()];
     for &label in labels {
@@ -250,7 +279,10 @@ pub fn with_exemplars(head: Head, exemplars: &Features<'_>, labels: &[usize], we
             weight: weight / counts[class] as f32,
         })
         .collect();
-    Ok(head.with_anchors(1.0, &anchors)?)
+    Ok(match head.sharpness() {
+        Some(sharpness) => head.with_anchors_apart(1.0, &anchors, sharpness)?,
+        None => head.with_anchors(1.0, &anchors)?,
+    })
 }
 
 #[cfg(test)]

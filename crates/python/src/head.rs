@@ -57,10 +57,26 @@ impl From<ultta::Head> for Head {
     }
 }
 
+/// A head of several anchors per class.
+fn folded_or_apart(
+    anchors: &[Anchor<'_>],
+    dim: usize,
+    classes: Vec<String>,
+    logit_scale: f32,
+    apart: Option<f32>,
+) -> ultta::Result<ultta::Head> {
+    match apart {
+        Some(sharpness) => ultta::Head::from_anchors_apart(anchors, dim, classes, logit_scale, sharpness),
+        None => ultta::Head::from_anchors(anchors, dim, classes, logit_scale),
+    }
+}
+
 #[pymethods]
 impl Head {
     /// A head from text features: one unit row per class (classes × dim), or several per class
-    /// (classes × anchors × dim), which fold into the normalised mean of their directions.
+    /// (classes × anchors × dim), which fold into the normalised mean of their directions. With `anchors_apart=T` they
+    /// are kept apart: a class scores the soft maximum over its anchors (T near 0: their mean, a large T: their maximum,
+    /// 1 adds up probabilities).
     ///
     /// With `normalize`, rows of any length but zero are accepted.
     ///
@@ -69,7 +85,7 @@ impl Head {
     /// >>> ultta.Head.from_text_features(prompts, ["cat", "dog"]).prototypes.round(3).tolist()
     /// [[1.0, 0.0], [0.0, 1.0]]
     #[staticmethod]
-    #[pyo3(signature = (features, classes, logit_scale=100.0, *, normalize=false, metadata=None))]
+    #[pyo3(signature = (features, classes, logit_scale=100.0, *, normalize=false, metadata=None, anchors_apart=None))]
     fn from_text_features(
         py: Python<'_>,
         features: &Bound<'_, PyAny>,
@@ -77,6 +93,7 @@ impl Head {
         logit_scale: f32,
         normalize: bool,
         metadata: Option<BTreeMap<String, String>>,
+        anchors_apart: Option<f32>,
     ) -> PyResult<Self> {
         let classes = class_names(classes)?;
         let anchors = Matrix::any("prototypes", features)?;
@@ -85,6 +102,11 @@ impl Head {
             && n != classes.len()
         {
             return Err(counts_differ("prototypes", (classes.len(), "class name"), (n, "prototype")));
+        }
+        if anchors_apart.is_some() && anchors.shape().len() == 2 {
+            let words =
+                "anchors_apart: expected several anchors per class (classes × anchors × dim), got one each";
+            return Err(PyValueError::new_err(words));
         }
         let head = match *anchors.shape() {
             [_, _] if normalize => py.detach(|| {
@@ -99,7 +121,7 @@ impl Head {
                     weight: 1.0,
                 };
                 let anchors: Vec<Anchor<'_>> = (0..n * per_class).map(anchor).collect();
-                py.detach(|| ultta::Head::from_anchors(&anchors, dim, classes, logit_scale))
+                py.detach(|| folded_or_apart(&anchors, dim, classes, logit_scale, anchors_apart))
             }
             ref shape => {
                 return Err(PyValueError::new_err(format!(
@@ -115,9 +137,10 @@ impl Head {
     }
 
     /// A head whose classes have any number of anchors each: row `i` of `features` (an exemplar image, a
-    /// prompt) belongs to class `labels[i]`, with weight `weights[i]`.
+    /// prompt) belongs to class `labels[i]`, with weight `weights[i]`. They fold into one mean per class, or are kept
+    /// apart, as in `from_text_features`.
     #[staticmethod]
-    #[pyo3(signature = (features, labels, classes, logit_scale=100.0, *, weights=None))]
+    #[pyo3(signature = (features, labels, classes, logit_scale=100.0, *, weights=None, anchors_apart=None))]
     fn from_anchors(
         py: Python<'_>,
         features: &Bound<'_, PyAny>,
@@ -125,12 +148,13 @@ impl Head {
         classes: &Bound<'_, PyAny>,
         logit_scale: f32,
         weights: Option<&Bound<'_, PyAny>>,
+        anchors_apart: Option<f32>,
     ) -> PyResult<Self> {
         let classes = class_names(classes)?;
         let rows = Matrix::of("anchors", features)?;
         let anchors = anchors(&rows, labels, weights)?;
         let dim = rows.dim();
-        let head = py.detach(|| ultta::Head::from_anchors(&anchors, dim, classes, logit_scale));
+        let head = py.detach(|| folded_or_apart(&anchors, dim, classes, logit_scale, anchors_apart));
         Ok(head.map_err(raise)?.into())
     }
 

@@ -271,6 +271,20 @@ def test_heads_of_several_anchors(stream: Stream) -> None:
     np.testing.assert_allclose(scaled.prototypes, stream.head.prototypes, atol=1e-6)
 
 
+def test_anchors_may_be_kept_apart() -> None:
+    prompts = np.array([[[1.0, 0.0], [0.0, 1.0]], [[0.6, 0.8], [0.8, 0.6]]])
+    z = np.array([0.8, 0.6])
+    apart = ultta.Head.from_text_features(prompts, ["cat", "dog"], 10.0, anchors_apart=2.0)
+    wanted = np.log(np.exp(2 * 10 * prompts @ z).mean(1)) / 2
+    np.testing.assert_allclose(apart.zero_shot(z)[0], wanted, rtol=1e-5)
+    folded = ultta.Head.from_text_features(prompts, ["cat", "dog"], 10.0)
+    np.testing.assert_array_equal(apart.prototypes, folded.prototypes)
+    by_label = ultta.Head.from_anchors(prompts.reshape(4, 2), [0, 0, 1, 1], ["cat", "dog"], 10.0, anchors_apart=2.0)
+    assert by_label == apart != folded
+    with pytest.raises(ValueError, match="several anchors per class"):
+        ultta.Head.from_text_features(np.eye(2), ["cat", "dog"], anchors_apart=1.0)
+
+
 def test_per_class_figures(stream: Stream) -> None:
     session = ultta.Session(stream.head)
     session.observe(stream.features)

@@ -37,6 +37,10 @@ pub struct Args {
     #[arg(long, value_name = "N", requires = "images", value_parser = clap::value_parser!(u32).range(1..))]
     sample: Option<u32>,
 
+    /// With --images, weak views of each picture, for methods that use views: each costs a forward pass
+    #[arg(long, value_name = "K", default_value_t = 0, requires = "images", value_parser = clap::value_parser!(u32).range(..=1024))]
+    views: u32,
+
     /// Samples of the long stream
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     long: Option<u32>,
@@ -58,7 +62,8 @@ pub struct Args {
     #[arg(long, value_name = "T", default_value = "photo")]
     templates: String,
 
-    /// Where run folders, packs, tables.md and report.html go; what is there is not made again
+    /// Where run folders, packs, tables.md and report.html go; what is there is not made again. With --sample or --views
+    /// they go beside it, into FOLDER-sample-N, FOLDER-views-K
     #[arg(long, value_name = "FOLDER", default_value = "runs/suite-paper")]
     out: PathBuf,
 
@@ -144,11 +149,13 @@ fn from_pictures(args: &Args, root: &Path) -> anyhow::Result<ExitCode> {
             Err(error) => Err(bad(format!("{error:#}"))),
         }
     };
+    let out = super::place(&args.out, args.sample, args.views)?;
     let asked = Asked {
         root,
         sample: args.sample.map(|n| n as usize),
+        views: args.views as usize,
         templates: &args.templates,
-        out: &args.out,
+        out: &out,
         encoder: &*encoder,
         options: args.encoder.options(),
         forward: &forward,
@@ -188,7 +195,7 @@ fn from_pictures(args: &Args, root: &Path) -> anyhow::Result<ExitCode> {
             in_distribution: args.in_distribution.clone(),
             absent: &missing,
             long,
-            out: args.out.clone(),
+            out: out.clone(),
             jobs: jobs(args),
         },
     )

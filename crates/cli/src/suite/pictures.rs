@@ -27,6 +27,8 @@ pub struct Asked<'a> {
     pub root: &'a Path,
     /// Pictures of each pack; all without.
     pub sample: Option<usize>,
+    /// Weak views of each picture.
+    pub views: usize,
     pub templates: &'a str,
     pub out: &'a Path,
     pub encoder: &'a dyn Encoder,
@@ -92,11 +94,7 @@ impl<'a> Prepared<'a> {
     }
 
     fn folder(&self) -> PathBuf {
-        let name = match self.asked.sample {
-            Some(n) => format!("packs-sample-{n}"),
-            None => "packs".into(),
-        };
-        self.asked.out.join(name)
+        self.asked.out.join("packs")
     }
 
     fn features(&self, pack: &str) -> PathBuf {
@@ -123,12 +121,18 @@ impl<'a> Prepared<'a> {
             .filter(|pack| !self.features(&pack.name).exists())
             .map(|pack| pack.items.len())
             .sum();
-        let encoding = left as f64 * self.asked.forward.seconds;
+        // A picture and each of its views is a pass.
+        let each = self.asked.forward.seconds * (1 + self.asked.views) as f64;
+        let encoding = left as f64 * each;
+        let views = match self.asked.views {
+            0 => String::new(),
+            n => format!(" with {}", counted(n, "view")),
+        };
         eprintln!(
-            "{} datasets, {} pictures; {left} to encode at {:.0} ms each: {}",
+            "{} datasets, {} pictures; {left} to encode{views} at {:.0} ms each: {}",
             self.found.len(),
             self.pictures(),
-            1e3 * self.asked.forward.seconds,
+            1e3 * each,
             duration(encoding)
         );
         let mut total = encoding;
@@ -180,7 +184,7 @@ impl<'a> Prepared<'a> {
             save_every: 256,
             shard_rows: usize::MAX,
             strict: false,
-            views: 0,
+            views: self.asked.views,
             seed: 0,
             quiet: true,
         };

@@ -36,14 +36,14 @@ pub struct Args {
     #[arg(long, value_name = "N", requires = "images", value_parser = clap::value_parser!(u32).range(1..))]
     sample: Option<u32>,
 
-    /// Methods, separated by commas
-    #[arg(
-        long,
-        value_name = "NAMES",
-        default_value = "zero-shot,tda,dmn,bca,freetta,dota,ecalp,pta,oga,adapt,ul-tta",
-        value_delimiter = ','
-    )]
-    methods: Vec<String>,
+    /// With --images, weak views of each picture, for methods that use views: each costs a forward pass
+    #[arg(long, value_name = "K", default_value_t = 0, requires = "images", value_parser = clap::value_parser!(u32).range(..=1024))]
+    views: u32,
+
+    /// Methods, separated by commas; zero-shot,tda,dmn,bca,freetta,dota,ecalp,pta,oga,adapt,ul-tta unless given, with
+    /// --views boost-adapter and zero, too
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    methods: Option<Vec<String>>,
 
     /// Seeds: numbers and ranges, separated by commas
     #[arg(long, value_name = "LIST", default_value = "0")]
@@ -54,7 +54,8 @@ pub struct Args {
     #[arg(long, value_name = "T", default_value = "coop")]
     templates: String,
 
-    /// Where run folders, packs, tables.md and report.html go; what is there is not made again
+    /// Where run folders, packs, tables.md and report.html go; what is there is not made again. With --sample or --views
+    /// they go beside it, into FOLDER-sample-N, FOLDER-views-K
     #[arg(long, value_name = "FOLDER", default_value = "runs/suite-tta-vlm")]
     out: PathBuf,
 
@@ -64,6 +65,18 @@ pub struct Args {
 
     #[command(flatten)]
     encoder: EncoderArgs,
+}
+
+/// Methods that run unless others are asked for, and those that need views.
+const METHODS: [&str; 11] =
+    ["zero-shot", "tda", "dmn", "bca", "freetta", "dota", "ecalp", "pta", "oga", "adapt", "ul-tta"];
+const WITH_VIEWS: [&str; 2] = ["boost-adapter", "zero"];
+
+fn methods(args: &Args) -> Vec<String> {
+    args.methods.clone().unwrap_or_else(|| {
+        let further = WITH_VIEWS.iter().filter(|_| args.views > 0);
+        METHODS.iter().chain(further).map(|name| name.to_string()).collect()
+    })
 }
 
 pub fn main(args: Args) -> anyhow::Result<ExitCode> {
@@ -86,10 +99,11 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         Ok(seeds) => seeds,
         Err(reason) => return usage(reason),
     };
+    let out = super::place(&args.out, args.sample, args.views)?;
     let jobs = args.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()));
     let print = |open: &dyn Fn(&str) -> ultta::Result<Option<Opened>>, absent: &dyn Fn(&str) -> String| {
-        let (methods, seeds, out) = (args.methods.clone(), seeds.clone(), args.out.clone());
-        let run = Run { open, absent, methods, seeds, out, jobs };
+        let (methods, seeds) = (methods(&args), seeds.clone());
+        let run = Run { open, absent, methods, seeds, out: out.clone(), jobs };
         let mut all = String::new();
         for battery in &wanted {
             let bars = Bars::new(None, false);
@@ -99,7 +113,7 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
             write!(std::io::stdout(), "{table}")?;
             all.push_str(&table);
         }
-        super::keep(&args.out, &all)?;
+        super::keep(&out, &all)?;
         Ok(ExitCode::SUCCESS)
     };
     let Some(root) = &args.images else {
@@ -117,8 +131,9 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     let asked = Asked {
         root,
         sample: args.sample.map(|n| n as usize),
+        views: args.views as usize,
         templates: &args.templates,
-        out: &args.out,
+        out: &out,
         encoder: &*encoder,
         options: args.encoder.options(),
         forward: &forward,

@@ -403,8 +403,22 @@ fn reports_stand_on_their_own() {
     }
     let md = std::fs::read_to_string(place.path("r.md")).unwrap();
     assert!(md.contains("★") && md.contains("| ul-tta |"), "{md}");
+    // Equals stand beside equals, in the summary and in the three tables of both protocols; who is alone is not the best.
+    for (title, method) in
+        [("The sample teaches before it is answered", "tda"), ("Given more than features: labels", "onzeta")]
+    {
+        let headings: Vec<usize> = md.match_indices(&format!("| *{title}")).map(|(at, _)| at).collect();
+        assert_eq!(headings.len(), 1 + 2 * 3, "{title}: {md}");
+        for at in headings {
+            let row = md[at..].lines().nth(1).unwrap();
+            assert!(row.starts_with(&format!("| {method} |")) && !row.contains('★'), "{row}");
+        }
+    }
     let tex = std::fs::read_to_string(place.path("r.tex")).unwrap();
     assert!(tex.contains("\\textbf") && tex.contains("\\bottomrule"));
+    let heading = "{l}{\\textit{The sample teaches before it is answered}}";
+    assert_eq!(tex.matches(heading).count(), 1 + 2 * 3, "{tex}");
+    assert!(tex.find("\\begin{table*}") < tex.find("\\begin{table}"), "the ranking first: {tex}");
     assert!(place.fails(&["report", "a"]).contains("no runs"));
     assert!(place.fails(&["report", "nowhere"]).contains("no such file or folder: nowhere"));
 }

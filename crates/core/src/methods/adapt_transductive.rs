@@ -86,8 +86,11 @@ impl AdaptTransductive {
         let (mut sums, mut totals) = (vec![0.0; classes * dim], vec![0.0; classes]);
         let mut bank = Bank::new(dim, classes, self.config.capacity);
         for (sample, _) in samples.iter().filter(|(_, teaches)| *teaches) {
-            let mut probs = math::widen(&sample.logits);
-            softmax_f64(&mut probs);
+            // Of views the mean of their probabilities, as online; of one row in full precision.
+            let mut probs = math::widen(if sample.of_views() { &sample.probs } else { &sample.logits });
+            if !sample.of_views() {
+                softmax_f64(&mut probs);
+            }
             for (class, &p) in probs.iter().enumerate() {
                 // Below this it is less than rounding in the sums.
                 if p > 1e-12 {

@@ -52,6 +52,11 @@ impl<'a> Sample<'a> {
         let label = scores::summary(&logits, 1.0).label;
         Self { feature: feature.into(), logits: logits.into(), probs, entropy: entropy.max(0.0), label }
     }
+
+    /// Whether it stands for several views, or for one that was chosen of them.
+    pub(crate) fn of_views(&self) -> bool {
+        matches!(self.feature, Cow::Owned(_))
+    }
 }
 
 /// The mean of the posteriors of a sample's views; `None` without views. `posterior` is given a view's feature and frozen

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use super::overview::Groups;
 use crate::method::is_baseline;
 use crate::metrics::Spread;
 use crate::naming;
@@ -59,23 +60,30 @@ pub(super) const FIGURES: [Figure; 3] = [
 pub(super) struct Grid<'a> {
     pub protocol: &'a str,
     pub datasets: Vec<&'a str>,
-    /// Methods, best mean of the first figure first.
+    /// Methods, group after group, the best mean of the first figure first.
     pub methods: Vec<&'a str>,
+    groups: &'a Groups,
     cells: BTreeMap<(&'a str, &'a str), &'a Cell>,
     ties: &'a Ties,
     refused: &'a [Refused],
 }
 
-/// Methods whose difference from the best of a stream can be chance: `(protocol, dataset, method)`.
+/// Methods whose difference from the best of their group on a stream can be chance: `(protocol, dataset, method)`.
 pub(super) type Ties = BTreeSet<(String, String, String)>;
 
 impl<'a> Grid<'a> {
-    pub fn all(cells: &'a [Cell], ties: &'a Ties, refused: &'a [Refused]) -> Vec<Self> {
+    pub fn all(cells: &'a [Cell], groups: &'a Groups, ties: &'a Ties, refused: &'a [Refused]) -> Vec<Self> {
         let protocols: BTreeSet<&str> = cells.iter().map(|c| c.protocol.as_str()).collect();
-        protocols.into_iter().map(|p| Self::new(cells, p, ties, refused)).collect()
+        protocols.into_iter().map(|p| Self::new(cells, p, groups, ties, refused)).collect()
     }
 
-    fn new(cells: &'a [Cell], protocol: &'a str, ties: &'a Ties, refused: &'a [Refused]) -> Self {
+    fn new(
+        cells: &'a [Cell],
+        protocol: &'a str,
+        groups: &'a Groups,
+        ties: &'a Ties,
+        refused: &'a [Refused],
+    ) -> Self {
         let own: Vec<&Cell> = cells.iter().filter(|c| c.protocol == protocol).collect();
         let datasets: BTreeSet<&str> = own.iter().map(|c| c.dataset.as_str()).collect();
         let methods: BTreeSet<&str> = own.iter().map(|c| c.method.as_str()).collect();
@@ -84,15 +92,22 @@ impl<'a> Grid<'a> {
             protocol,
             datasets: datasets.into_iter().collect(),
             methods: methods.into_iter().collect(),
+            groups,
             cells,
             ties,
             refused,
         };
         let mean = |m: &&str| grid.mean(m, &FIGURES[0]).unwrap_or(f64::NEG_INFINITY);
         let mut methods = grid.methods.clone();
-        methods.sort_by(|a, b| mean(b).total_cmp(&mean(a)).then(a.cmp(b)));
+        let group = |m: &str| grid.group(m).0;
+        methods.sort_by(|a, b| group(a).cmp(&group(b)).then(mean(b).total_cmp(&mean(a))).then(a.cmp(b)));
         grid.methods = methods;
         grid
+    }
+
+    /// The group of a method: number and title.
+    fn group(&self, method: &str) -> (usize, &'static str) {
+        self.groups.get(method).copied().unwrap_or_default()
     }
 
     pub fn cell(&self, method: &str, dataset: &str) -> Option<&'a Cell> {
@@ -134,13 +149,17 @@ impl<'a> Grid<'a> {
         let all: Option<Vec<f64>> = zeros.iter().copied().collect();
         let mean = all.map(|v| v.iter().sum::<f64>() / v.len().max(1) as f64);
         let zeros: Vec<Option<f64>> = std::iter::once(mean).chain(zeros).collect();
-        let best: Vec<Option<f64>> = columns
-            .iter()
-            .map(|column| {
-                let means = column.iter().flatten().map(|spread| spread.mean);
-                means.reduce(|a, b| if better(b, a) { b } else { a })
-            })
-            .collect();
+        // The best of each group of several methods, or of the only group.
+        let all: Vec<usize> = self.methods.iter().map(|m| self.group(m).0).collect();
+        let one_group = all.iter().all(|group| *group == all[0]);
+        let best = |column: usize, group: usize| {
+            if !one_group && all.iter().filter(|other| **other == group).count() < 2 {
+                return None;
+            }
+            let own = columns[column].iter().zip(&all).filter(|(_, other)| **other == group);
+            let means = own.filter_map(|(spread, _)| Some((*spread)?.mean));
+            means.reduce(|a, b| if better(b, a) { b } else { a })
+        };
         let tied = |method: &str, column: usize| {
             let dataset = column.checked_sub(1).map(|i| self.datasets[i]);
             let key = dataset.map(|d| (self.protocol.to_string(), d.to_string(), method.to_string()));
@@ -156,7 +175,7 @@ impl<'a> Grid<'a> {
             gap: gap(method, column),
             value: spread.map(|s| (s.mean * figure.scale, s.sd * figure.scale)),
             digits: figure.digits(),
-            best: spread.is_some_and(|s| best[column] == Some(s.mean)),
+            best: spread.is_some_and(|s| best(column, self.group(method).0) == Some(s.mean)),
             ties: tied(method, column),
             loses: spread.is_some_and(|s| zeros[column].is_some_and(|zero| worse(s.mean, zero))),
         };
@@ -176,13 +195,19 @@ impl<'a> Grid<'a> {
             }
             (method.to_string(), figures)
         };
-        let mut rows: Vec<(String, Vec<Shown>)> = self.methods.iter().enumerate().map(row).collect();
+        let mut rows: Vec<(String, Vec<Shown>)> = Vec::new();
         if !self.methods.iter().any(|method| is_baseline(method)) {
             let mut figures: Vec<Shown> = zeros.iter().map(|zero| plain(*zero)).collect();
             if figure.tail.is_some() {
                 figures.insert(1, plain(None));
             }
             rows.push(("(zero-shot)".to_string(), figures));
+        }
+        for (i, method) in self.methods.iter().enumerate() {
+            if !one_group && (i == 0 || all[i - 1] != all[i]) {
+                rows.push((self.group(method).1.to_string(), Vec::new()));
+            }
+            rows.push(row((i, method)));
         }
         let mut header = vec!["method".to_string(), "mean".into()];
         header.extend(figure.tail.map(|_| "worst tenth".into()));
@@ -197,7 +222,7 @@ impl Figure {
     }
 }
 
-/// A table of figures: a header, then each method with its figures.
+/// A table of figures: a header, then each method with its figures. A row without figures is the heading of a group.
 pub(super) struct FigureTable {
     pub header: Vec<String>,
     pub rows: Vec<(String, Vec<Shown>)>,
@@ -211,9 +236,9 @@ pub(super) struct Shown {
     /// Why it did not run there.
     pub gap: Option<Why>,
     digits: usize,
-    /// Whether no method of the column is better.
+    /// Whether no method of its group is better in the column.
     pub best: bool,
-    /// Whether its difference from the best can be chance.
+    /// Whether its difference from the best of its group can be chance.
     pub ties: bool,
     /// Whether zero-shot is better on the same samples.
     pub loses: bool,
@@ -230,8 +255,8 @@ impl fmt::Display for Shown {
 }
 
 impl Shown {
-    /// The number with ★ where it is the best, ≈ where its difference from the best can be chance, ▼ where it loses
-    /// against zero-shot.
+    /// The number with ★ where it is the best of its group, ≈ where its difference from that can be chance, ▼ where it
+    /// loses against zero-shot.
     pub fn marked(&self) -> String {
         let star = if self.best {
             " ★"
@@ -298,8 +323,8 @@ pub(super) fn seeds_note(cells: &[Cell]) -> String {
     let seeds = cells.iter().map(|c| c.seeds).max().unwrap_or(0);
     format!(
         "Means over {}, ± one standard deviation; worst tenth: the mean over the worst tenth of the runs of \
-         each dataset, at least one; ★ best, ≈ not told from the best by a paired bootstrap (5 %), ▼ worse than zero-shot \
-         on the same samples.",
+         each dataset, at least one; ★ best of its group, ≈ not told from that by a paired bootstrap (5 %), ▼ worse than \
+         zero-shot on the same samples. Methods of a group may see the same.",
         counted(seeds, "seed")
     )
 }

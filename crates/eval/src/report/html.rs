@@ -6,7 +6,7 @@ use std::path::Path;
 use ultta::Result;
 
 use super::grid::{FIGURES, FigureTable, Grid, Shown, named, named_refused, seeds_note};
-use super::overview::Overview;
+use super::overview::{Overview, groups};
 use super::{Runs, compare, harm};
 use crate::method::{is_baseline, is_own};
 use crate::metrics::{Bin, Spread};
@@ -30,7 +30,8 @@ pub fn html(found: &Runs) -> Result<String> {
     let runs = named(&runs);
     let folders: Vec<&Path> = found.runs.iter().map(|(_, folder)| folder.as_path()).collect();
     let cells = cells(&runs);
-    let ties = compare::ties(&runs);
+    let groups = groups(&runs);
+    let ties = compare::ties(&runs, &groups);
     let datasets: BTreeSet<&str> = cells.iter().map(|c| c.dataset.as_str()).collect();
     let methods: BTreeSet<&str> = cells.iter().map(|c| c.method.as_str()).collect();
     let mut page = Page::new("Test-time adaptation: evaluation").lead(&format!(
@@ -50,7 +51,7 @@ pub fn html(found: &Runs) -> Result<String> {
         page = page.note(&format!("Without a run: {note}"));
     }
     let streams = Streams { runs: &runs, folders: &folders, looks: &looks };
-    let grids = Grid::all(&cells, &ties, &refused);
+    let grids = Grid::all(&cells, &groups, &ties, &refused);
     let few = grids.len() <= OPEN;
     for grid in grids {
         let title = format!("Protocol {}", grid.protocol);

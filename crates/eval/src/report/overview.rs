@@ -166,12 +166,25 @@ impl<'a> Overview<'a> {
             let colour = match method.method {
                 name if is_baseline(name) => 0,
                 name if is_own(name) => 1,
-                _ => 2 + group(&method.facts).0,
+                // There are four more colours: the last two groups, which got more than features, share one.
+                _ => 2 + group(&method.facts).0.min(4),
             };
             let series = Series::new("", vec![(method.micros, method.gain)]).colour(colour);
             chart = chart.series(series, vec![method.method.to_string()]);
         }
         vec![("gain", bars.to_svg()), ("cost", chart.to_svg())]
+    }
+
+    /// The columns that a printed page has room for.
+    pub fn narrow(&self) -> (Vec<String>, Vec<Vec<String>>) {
+        let (header, mut rows) = self.table();
+        let wide = ["best stream", "worst stream", "sees, needs, keeps"];
+        let kept = |i: usize| !wide.contains(&header[i].as_str());
+        for row in rows.iter_mut().filter(|row| row.len() > 1) {
+            *row = row.iter().enumerate().filter(|(i, _)| kept(*i)).map(|(_, cell)| cell.clone()).collect();
+        }
+        let names = header.iter().enumerate().filter(|(i, _)| kept(*i)).map(|(_, name)| name.clone());
+        (names.collect(), rows)
     }
 
     /// The overview as Markdown.
@@ -228,11 +241,7 @@ impl<'a> Ranked<'a> {
         let bytes = runs.iter().map(|r| r.summary.state_bytes).max().unwrap_or(0);
         Self {
             method,
-            facts: Facts {
-                // With views of some packs only it is no equal of methods without, either.
-                views: runs.iter().any(|r| r.summary.facts.views),
-                ..runs.first().map_or(Facts::default(), |r| r.summary.facts)
-            },
+            facts: facts(runs),
             cells: all.len(),
             gain: total,
             interval: (total - wide(|p| p.0), total + wide(|p| p.1)),
@@ -297,18 +306,40 @@ fn size(bytes: usize) -> String {
     }
 }
 
-/// The group of methods that a method belongs to: those that may see the same.
+/// The group of each method: those that may see the same stand together.
+pub(super) type Groups = BTreeMap<String, (usize, &'static str)>;
+
+/// The groups of the methods of some runs.
+pub(super) fn groups(runs: &[Run]) -> Groups {
+    let mut of_method: BTreeMap<&str, Vec<&Run>> = BTreeMap::new();
+    for run in runs {
+        of_method.entry(&run.summary.method).or_default().push(run);
+    }
+    of_method.into_iter().map(|(method, runs)| (method.to_string(), group(&facts(&runs)))).collect()
+}
+
+/// What a method may see, over all of its runs.
+fn facts(runs: &[&Run]) -> Facts {
+    Facts {
+        // With views of some packs only it is no equal of methods without, either.
+        views: runs.iter().any(|r| r.summary.facts.views),
+        ..runs.first().map_or(Facts::default(), |r| r.summary.facts)
+    }
+}
+
 fn group(facts: &Facts) -> (usize, &'static str) {
     if facts.pictures {
-        (4, "Change the encoder, and need the pictures")
+        (5, "Changes the encoder, and needs the pictures")
     } else if facts.labels || facts.views || facts.stream_length {
-        (3, "Were given more than features: labels, views or the length of the stream")
-    } else if facts.later_samples || facts.whole_stream {
-        (2, "See later samples: a batch or the whole stream at once")
+        (4, "Given more than features: labels, views or the stream's length")
+    } else if facts.whole_stream {
+        (3, "Sees the whole stream first")
+    } else if facts.later_samples {
+        (2, "Sees later samples of its batch")
     } else if facts.answers_after {
-        (1, "Features as they come; a sample teaches before it is answered")
+        (1, "The sample teaches before it is answered")
     } else {
-        (0, "Features as they come; a sample is answered before it teaches")
+        (0, "Answers before the sample teaches")
     }
 }
 
@@ -335,7 +366,8 @@ mod tests {
         assert_eq!(group(&plain).0, 0);
         assert_eq!(group(&Facts { answers_after: true, ..plain }).0, 1);
         assert_eq!(group(&Facts { later_samples: true, answers_after: true, ..plain }).0, 2);
-        assert_eq!(group(&Facts { later_samples: true, stream_length: true, ..plain }).0, 3);
-        assert_eq!(group(&Facts { pictures: true, views: true, ..plain }).0, 4);
+        assert_eq!(group(&Facts { later_samples: true, whole_stream: true, ..plain }).0, 3);
+        assert_eq!(group(&Facts { later_samples: true, stream_length: true, ..plain }).0, 4);
+        assert_eq!(group(&Facts { pictures: true, views: true, ..plain }).0, 5);
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::grid::{FIGURES, FigureTable, Grid, Shown, named, named_refused, seeds_note};
-use super::overview::Overview;
+use super::overview::{Overview, groups};
 use super::{compare, harm};
 use crate::method::is_baseline;
 use crate::pictures::Cost;
@@ -15,16 +15,21 @@ use crate::summary::{Run, cells};
 pub fn markdown(runs: &[Run], refused: &[Refused]) -> String {
     let refused = &named_refused(refused, runs)[..];
     let runs = &named(runs)[..];
-    let (cells, ties) = (cells(runs), compare::ties(runs));
+    let (cells, groups) = (cells(runs), groups(runs));
+    let ties = compare::ties(runs, &groups);
     let mut out = format!("{}\n", seeds_note(&cells));
     out.push_str(&Overview::of(runs).markdown());
-    for grid in Grid::all(&cells, &ties, refused) {
+    for grid in Grid::all(&cells, &groups, &ties, refused) {
         for figure in &FIGURES {
             let FigureTable { header, rows } = grid.table(figure);
             let _ = writeln!(out, "\n**{} — {}**\n", grid.protocol, figure.title);
             let _ = writeln!(out, "| {} |", header.join(" | "));
             let _ = writeln!(out, "|{}", "---|".repeat(header.len()));
             for (method, figures) in rows {
+                if figures.is_empty() {
+                    let _ = writeln!(out, "| *{method}* |{}", " |".repeat(header.len() - 1));
+                    continue;
+                }
                 let figures: Vec<String> = figures.iter().map(Shown::marked).collect();
                 let _ = writeln!(out, "| {method} | {} |", figures.join(" | "));
             }
@@ -93,15 +98,17 @@ fn costs(runs: &[Run]) -> String {
 /// Datasets of a LaTeX table: more do not fit a column, and go into further tables.
 const COLUMNS: usize = 5;
 
-/// A table that is wider than its column is made smaller; none is made larger.
-const FIT: &str = "\\resizebox{\\ifdim\\width>\\columnwidth\\columnwidth\\else\\width\\fi}";
+/// A table that is wider than its place is made smaller; none is made larger.
+const FIT: &str = "\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}";
 
-/// A LaTeX document that compiles as it is (pdflatex and graphicx; plain lines where booktabs is not installed): tables of a
-/// column's width, the best in bold, what chance alone sets apart from the best underlined, losses in italics.
+/// A LaTeX document that compiles as it is (pdflatex and graphicx; plain lines where booktabs is not installed): the
+/// ranking over all streams across the page, then tables of a column's width, the best of a group in bold, what chance
+/// alone sets apart from it underlined, losses in italics.
 pub fn latex(runs: &[Run], refused: &[Refused]) -> String {
     let refused = &named_refused(refused, runs)[..];
     let runs = &named(runs)[..];
-    let (cells, ties) = (cells(runs), compare::ties(runs));
+    let (cells, groups) = (cells(runs), groups(runs));
+    let ties = compare::ties(runs, &groups);
     let note = seeds_note(&cells);
     let note = note.replace('★', "bold:").replace('≈', "underlined:").replace('▼', "italic:");
     let mut out = format!(
@@ -109,7 +116,8 @@ pub fn latex(runs: &[Run], refused: &[Refused]) -> String {
          \\usepackage{{graphicx}}\n\\IfFileExists{{booktabs.sty}}{{\\usepackage{{booktabs}}}}\
          {{\\let\\toprule\\hline\\let\\midrule\\hline\\let\\bottomrule\\hline}}\n\\begin{{document}}\n\n"
     );
-    for grid in Grid::all(&cells, &ties, refused) {
+    out.push_str(&latex_ranking(&Overview::of(runs)));
+    for grid in Grid::all(&cells, &groups, &ties, refused) {
         for figure in &FIGURES {
             let FigureTable { header, rows } = grid.table(figure);
             let fixed = header.len() - grid.datasets.len();
@@ -130,18 +138,48 @@ pub fn latex(runs: &[Run], refused: &[Refused]) -> String {
                 let _ = writeln!(out, "\\begin{{tabular}}{{{columns}}}\n\\toprule");
                 let _ = writeln!(out, "{} \\\\\n\\midrule", names.join(" & "));
                 for (method, figures) in &rows {
+                    if figures.is_empty() {
+                        out.push_str(&latex_group(method, columns.len()));
+                        continue;
+                    }
                     let own = figures[from - 1..from - 1 + datasets.len()].iter();
                     let own: Vec<String> = figures[..fixed - 1].iter().chain(own).map(latex_cell).collect();
                     let _ = writeln!(out, "{} & {} \\\\", escape(method), own.join(" & "));
                 }
                 let _ = writeln!(out, "\\bottomrule\n\\end{{tabular}}}}\n\\end{{table}}\n");
             }
+            // Tables are set before the next figure's begin: LaTeX can hold back only a few.
+            out.push_str("\\clearpage\n\n");
         }
-        // Floats of a protocol are set before the next one's begin: LaTeX can hold back only a few.
-        out.push_str("\\clearpage\n\n");
     }
     out.push_str("\\end{document}\n");
     out
+}
+
+/// The heading of a group of methods.
+fn latex_group(title: &str, columns: usize) -> String {
+    format!("\\multicolumn{{{columns}}}{{l}}{{\\textit{{{}}}}} \\\\\n", escape(title))
+}
+
+/// One ranking over all streams, as wide as the page.
+fn latex_ranking(overview: &Overview<'_>) -> String {
+    let (header, rows) = overview.narrow();
+    let line = |cells: &[String]| cells.iter().map(|cell| escape(cell)).collect::<Vec<_>>().join(" & ");
+    let mut out = format!(
+        "\\begin{{table*}}[t]\n\\centering\n\\caption{{All methods over all streams: points of top-1 over zero-shot}}\n\
+         {FIT}{{!}}{{%\n\\begin{{tabular}}{{l{}}}\n\\toprule\n{} \\\\\n\\midrule\n",
+        "r".repeat(header.len() - 1),
+        line(&header)
+    );
+    for row in rows {
+        match &row[..] {
+            [title] => out.push_str(&latex_group(title, header.len())),
+            row => {
+                let _ = writeln!(out, "{} \\\\", line(row));
+            }
+        }
+    }
+    out + "\\bottomrule\n\\end{tabular}}\n\\end{table*}\n\n"
 }
 
 fn latex_cell(shown: &Shown) -> String {
@@ -171,6 +209,7 @@ fn escape(text: &str) -> String {
             '~' => out.push_str("\\textasciitilde{}"),
             '→' => out.push_str("$\\to$"),
             '±' => out.push_str("$\\pm$"),
+            '≈' => out.push_str("$\\approx$"),
             '–' => out.push_str("--"),
             'µ' | 'μ' => out.push_str("$\\mu$"),
             'π' => out.push_str("$\\pi$"),

@@ -379,13 +379,14 @@ impl Suite<'_> {
             "FLOPs, latency over a forward pass",
         ];
         let mut out = heading("Efficiency", &header);
-        // One run at a time: what is measured is the time.
+        // One run at a time: what is measured is the time. Reports do not read hidden folders: these runs are on a stream
+        // that others have run on, and would count as another seed.
         let alone = Suite {
             jobs: 1,
             changing: self.changing.clone(),
             forward: self.forward.clone(),
             in_distribution: None,
-            out: self.out.join("efficiency"),
+            out: self.out.join(".efficiency"),
             ..*self
         };
         let (ran, used) = alone.main_runs(&|| self.methods(&methods_of("efficiency")), "", progress)?;

@@ -73,6 +73,7 @@ class Head:
         *,
         normalize: bool = False,
         metadata: Mapping[str, str] | None = None,
+        anchors_apart: float | None = None,
     ) -> Head: ...
     @staticmethod
     def from_anchors(
@@ -82,6 +83,7 @@ class Head:
         logit_scale: float = 100.0,
         *,
         weights: Any | None = None,
+        anchors_apart: float | None = None,
     ) -> Head: ...
     def with_anchors(
         self, features: Any, labels: Any, *, own: float = 1.0, weights: Any | None = None

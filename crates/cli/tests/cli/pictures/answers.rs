@@ -97,6 +97,26 @@ fn the_state_continues_and_the_batch_does_not_matter() {
     assert!(unknown.contains("\"unknown\":true"));
 }
 
+/// Updates by time go by the clock at which pictures arrive.
+#[test]
+fn updates_by_time_come_without_times_being_given() {
+    let place = Place::new();
+    for i in 0..60 {
+        draw(&place.path(&format!("a/{i:03}.png")), i);
+    }
+    let since_the_last_update = |seconds: &str| {
+        let seconds = format!("update.seconds={seconds}");
+        let rarely = ["--set", "advanced.update_every=1000000", "--set", &seconds];
+        let args =
+            ["classify", "a", "--labels", "cat,dog,fox", "--batch", "4", "--save-state", "s.safetensors"];
+        place.run(&[&args[..], &rarely].concat()).success();
+        ultta::State::load(place.path("s.safetensors")).unwrap().get::<u64>("local.since").unwrap()[0]
+    };
+    let (by_count, by_time) = (since_the_last_update("0"), since_the_last_update("0.000001"));
+    assert!(by_count >= 20, "none by count: {by_count}");
+    assert!(by_time <= 8, "one with every batch: {by_time}");
+}
+
 #[test]
 fn a_folder_is_watched() {
     let place = Place::new();

@@ -27,6 +27,23 @@ fn heads_are_built_cached_and_mixed_with_exemplars() {
     }
     let mixed = build(&["--labels", "cat,dog,red fox", "--exemplars", "ex:0.5"], "e.safetensors");
     assert_ne!(head.digest(), mixed.digest());
+    // Prompts and exemplars kept apart: seven texts and a picture for each class, and the mean beside them.
+    let apart = ["--labels", "cat,dog,red fox", "--templates", "imagenet-7", "--anchors-apart", "1"];
+    let texts = build(&apart, "g.safetensors");
+    assert_eq!((texts.anchors_apart(), texts.sharpness()), (Some(21), Some(1.0)));
+    let folded = build(&apart[..4], "h.safetensors");
+    assert_eq!((folded.anchors_apart(), folded.prototypes()), (None, texts.prototypes()));
+    let both = build(&[&apart[..], &["--exemplars", "ex"]].concat(), "i.safetensors");
+    assert_eq!(both.anchors_apart(), Some(24));
+    // Head files: no model is needed.
+    let files = ["--from", "h.safetensors", "--anchors", "d.safetensors:0.5"];
+    let mean = build(&files, "j.safetensors");
+    let two = build(&[&files[..], &["--anchors-apart", "2"]].concat(), "k.safetensors");
+    assert_eq!((mean.anchors_apart(), two.anchors_apart(), two.sharpness()), (None, Some(5), Some(2.0)));
+    assert_eq!(mean.prototypes(), two.prototypes());
+    assert_eq!(place.run(&["head", "--from", "h.safetensors", "--out", "l.safetensors"]).code, 2);
+    let wrong = [&files[..], &["--anchors-apart", "0", "--out", "l.safetensors"]].concat();
+    assert!(place.run(&[&["head"], &wrong[..]].concat()).stderr.contains("sharpness"));
     draw(&place.path("ex/bird/0.png"), 1);
     let wrong =
         place.run(&["head", "--labels", "cat,dog,red fox", "--exemplars", "ex", "--out", "f.safetensors"]);
@@ -50,6 +67,11 @@ fn the_doctor_finds_what_is_wrong() {
     let both = place.run(&["doctor", "--features", "f.safetensors", "--head", "h.safetensors"]);
     assert!(both.stdout.contains("rows are unit vectors"), "{}", both.stdout);
     assert!(both.stdout.contains("class 0 is \"cat\" in the features file and \"dog\" in the head"));
+    // With pictures and a head the model's cosines are measured.
+    assert!(!model.stdout.contains("the best class has a cosine"), "{}", model.stdout);
+    let measured = place.run(&["doctor", "--check-model", "--head", "h.safetensors", "photos"]).stdout;
+    let of_model = measured.split("\nhead ").next().unwrap();
+    assert!(of_model.contains("the best class has a cosine of"), "{measured}");
     // A head of another model.
     let other = place.path("other");
     std::fs::create_dir(&other).unwrap();
