@@ -16,5 +16,6 @@ done
 sed -i "s|^\[project.scripts\]$|[project.urls]\nRepository = \"$address\"\n\n&|" pyproject.toml
 # The pages on crates.io (README.md) and PyPI (docs/python.md): there the package has a name, and links between files lead nowhere.
 sed -i -E "s|\]\(docs/demo.svg\)|](${address}/raw/main/docs/demo.svg)|; s|\]\(([A-Za-z_][A-Za-z0-9_/.-]*)([)#])|](${address}/blob/main/\1\2|g
-    s|^.pip install \.. from a checkout \(([^;]*); ultta is not on PyPI yet\)|\`pip install ultta\` (or \`pip install .\` from a checkout: \1)|" README.md
+    s|^.pip install \.. from a checkout \(([^;]*); ultta is not on PyPI yet\)|\`pip install ultta\` (or \`pip install .\` from a checkout: \1)|
+    s|pip install '\.\[|pip install 'ultta[|g" README.md
 sed -i -E "s|^pip install \. .*|pip install ultta|; s|\]\(([a-z-]+\.md)|](${address}/blob/main/docs/\1|g" docs/python.md

@@ -107,6 +107,7 @@ def test_the_address_is_written_once(tmp_path: Path) -> None:
     for name in ("README.md", "docs/python.md"):
         assert re.findall(r"\]\((?!https:|#)[^)]*\)", texts[name]) == [], name
         assert "pip install ultta" in texts[name] and "not on PyPI" not in texts[name]
+        assert "pip install '.[" not in texts[name]
         for kind, target in re.findall(r"\]\(https://host/owner/ultta/(\w+)/main/([^)#]*)", texts[name]):
             assert (ROOT / target).exists() and kind == ("raw" if target.endswith(".svg") else "blob"), target
     # A second time nothing changes.
