@@ -56,7 +56,7 @@ check_archive() {
     done
 }
 
-# A wheel for glibc 2.17 and later: maturin refuses one that needs more. Its only folder is this one.
+# A wheel for glibc 2.17 and later: maturin refuses one that needs more. Each target has a folder of its own, with nothing older in it.
 wheel() {
     python_tools
     rm -rf "target/wheels/$1"
