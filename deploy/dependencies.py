@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Checks the licences and sources of all dependencies against deny.toml; `--sbom FILE` lists them (CycloneDX, JSON).
+"""Checks the licences and sources of all dependencies against deny.toml; `--sbom FILE` lists what is shipped (CycloneDX, JSON).
 
-Needs cargo and Python 3.11 or later, nothing else: `python3 deploy/dependencies.py`. Tests and benchmarks depend on more
-crates than what is shipped; those are checked, too, but not listed.
+Needs cargo and Python 3.11 or later, nothing else: `python3 deploy/dependencies.py`. What is checked is everything, for every
+feature, every system, tests and benchmarks; what is listed is what a program of these `--features` for this `--target` is built from.
 """
 
 from __future__ import annotations
@@ -108,21 +108,30 @@ def sbom(packages: list[dict], root: str) -> dict:
     }
 
 
+def resolved(*options: str) -> dict:
+    """What cargo resolves with these options."""
+    command = ["cargo", "metadata", "--format-version", "1", "--locked", *options]
+    return json.loads(subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout)
+
+
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("--sbom", type=Path, help="write what the command line is built from, with all features")
+    options.add_argument("--sbom", type=Path, help="write what the command line is built from")
+    options.add_argument("--features", default="", help="of the listed program, besides the default ones")
+    options.add_argument("--target", help="of the listed program; without it, every system")
     chosen = options.parse_args()
-    command = ["cargo", "metadata", "--format-version", "1", "--locked", "--all-features"]
-    metadata = json.loads(subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout)
+    metadata = resolved("--all-features")
     rules = tomllib.loads((ROOT / "deny.toml").read_text())
     found = problems(metadata["packages"], rules)
     for line in found:
         print(line, file=sys.stderr)
     if found:
         return 1
-    listed = shipped(metadata, "ultta-cli")
-    print(f"{len(metadata['packages'])} packages, all of allowed licences and sources; {len(listed)} in the command line")
+    print(f"{len(metadata['packages'])} packages, all of allowed licences and sources")
     if chosen.sbom:
+        platform = ["--filter-platform", chosen.target] if chosen.target else []
+        listed = shipped(resolved("--features", chosen.features, *platform), "ultta-cli")
+        print(f"{len(listed)} packages in the command line")
         chosen.sbom.write_text(json.dumps(sbom(listed, "ultta-cli"), indent=1) + "\n")
     return 0
 

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Writes the licence texts of everything that is compiled into the program or the wheel into one file, which archives carry.
+"""Writes the licence texts of everything that is compiled into the program or the wheel into one file, which archives, wheels and
+the container image carry.
 
     python3 deploy/licences.py ROOT OUT [--target TARGET]    ROOT: ultta-cli (the program) or ultta-python (the wheel)
 
-The texts are those of the crates' own packages, each once, with the names of the crates that it is for. Needs cargo and Python 3.11
-or later. All features are counted, so the file may name crates that a build leaves out.
+The texts are those of the crates' own packages, each once, with the names of the crates that it is for; those of the lists that
+the encoder embeds follow. Needs cargo and Python 3.11 or later. All features are counted, so the file may name crates that a build leaves out.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from dependencies import ROOT, shipped
 NAMES = re.compile(r"(un)?licen[cs]e|copying|copyright|notice", re.IGNORECASE)
 #: Endings of files that are no texts, whatever they are called.
 CODE = {".rs", ".py", ".c", ".h", ".go", ".js", ".json", ".toml", ".yml", ".yaml", ".sh", ".html", ".hbs"}
+#: Notices of the lists of others that are compiled in; data/make.py makes it.
+DATA = ROOT / "crates" / "encode" / "data" / "LICENSES.txt"
 #: Stands between the texts.
 LINE = "\n" + 100 * "=" + "\n"
 
@@ -85,8 +88,9 @@ def main() -> int:
     parts = [f"Licences of the {of_others} packages of others that {chosen.root} is built from, each text once.\n"]
     for text, names in found.items():
         parts.append("For " + "\n    ".join(names) + "\n\n" + text + "\n")
+    parts.append(DATA.read_text())
     chosen.out.write_text(LINE.join(parts))
-    print(f"{chosen.out}: {len(found)} texts of {of_others} packages")
+    print(f"{chosen.out}: {len(found)} texts of {of_others} packages, and those of the data")
     return 0
 
 

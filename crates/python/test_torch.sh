@@ -7,7 +7,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 python3 -m venv "$work/venv"
 "$work/venv/bin/pip" install --quiet --disable-pip-version-check \
-    'maturin>=1.9.4,<2' numpy pytest torch open_clip_torch transformers pillow
+    'maturin>=1.9.4,<2' numpy pytest matplotlib torch open_clip_torch transformers pillow
 cd "$root"
 PATH="$work/venv/bin:$PATH" CARGO_INCREMENTAL=0 maturin build --profile dev --features shared-with-tests \
     --quiet --out "$work/wheels"

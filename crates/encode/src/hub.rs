@@ -10,8 +10,9 @@
 //! by other means, and where to put them, in one short line.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
@@ -46,7 +47,7 @@ pub struct Hub {
     pub offline: bool,
     /// The access token for models that need one.
     pub token: Option<String>,
-    /// How long a connection, and then an answer, may take.
+    /// How long a connection, then an answer, and then each further piece of a file may take.
     pub patience: Duration,
 }
 
@@ -329,9 +330,7 @@ impl Remote<'_> {
                 Err(reason) => problem = reason,
             }
         }
-        Err(Error::hub(format!(
-            "{name}: {problem}; what has come so far is kept, so that a further try goes on from there"
-        )))
+        Err(Error::hub(format!("{name}: {problem}; what came is kept for the next try")))
     }
 
     fn fetch_rest(
@@ -352,7 +351,7 @@ impl Remote<'_> {
         if there > 0 {
             request = request.header("Range", format!("bytes={there}-"));
         }
-        let mut answer = request.call().map_err(|e| self.hub.silent(&head.url, &e))?;
+        let answer = request.call().map_err(|e| self.hub.silent(&head.url, &e))?;
         let resumed = answer.status() == StatusCode::PARTIAL_CONTENT;
         if !answer.status().is_success() {
             if there > 0 {
@@ -366,15 +365,18 @@ impl Remote<'_> {
         let mut file = file.map_err(|e| e.to_string())?;
         let mut done = if resumed { there } else { 0 };
         let total = head.size.unwrap_or(0);
-        let mut body = answer.body_mut().as_reader();
-        let mut buffer = vec![0; 1 << 17];
+        let pieces = pieces(answer.into_body().into_reader());
         loop {
-            let n = body.read(&mut buffer).map_err(|e| format!("the connection broke off: {e}"))?;
-            if n == 0 {
-                break;
-            }
-            file.write_all(&buffer[..n]).map_err(|e| e.to_string())?;
-            done += n as u64;
+            let piece = match pieces.recv_timeout(self.hub.patience) {
+                Ok(piece) => piece.map_err(|e| format!("the connection broke off: {e}"))?,
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {
+                    let silence = self.hub.patience.as_secs_f32();
+                    return Err(format!("nothing more within {silence} s after {done} bytes"));
+                }
+            };
+            file.write_all(&piece).map_err(|e| e.to_string())?;
+            done += piece.len() as u64;
             progress(Progress { file: name, done, total });
         }
         file.sync_all().map_err(|e| e.to_string())?;
@@ -385,6 +387,27 @@ impl Remote<'_> {
             _ => Ok(()),
         }
     }
+}
+
+/// The pieces of a body as they come, from a thread of their own: a read itself waits without end for a hub that has fallen silent.
+/// The thread ends with the body, or with the first piece that nobody takes.
+fn pieces(mut body: impl Read + Send + 'static) -> Receiver<io::Result<Vec<u8>>> {
+    let (give, take) = sync_channel(4);
+    std::thread::spawn(move || {
+        loop {
+            let mut piece = vec![0; 1 << 17];
+            let read = body.read(&mut piece);
+            let last = !matches!(read, Ok(n) if n > 0);
+            let piece = read.map(|n| {
+                piece.truncate(n);
+                piece
+            });
+            if give.send(piece).is_err() || last {
+                return;
+            }
+        }
+    });
+    take
 }
 
 /// What the hub says about a file.

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import shutil
 import subprocess
 import sys
 import urllib.request
@@ -99,11 +100,34 @@ def test_requests_as_the_page_on_the_service_makes_them(
     assert len(capsys.readouterr().out.splitlines()) == 3
 
 
+@pytest.mark.parametrize("language", ["curl", "python"])
+def test_printed_examples_run_and_teach_nothing(language: str, server: str, tmp_path: Path) -> None:
+    if language == "curl" and not shutil.which("curl"):
+        pytest.skip("needs curl")
+
+    def client(*arguments: str) -> str:
+        command = [*ULTTA, "client", "--url", server, *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    # Something was learnt before.
+    np.save(tmp_path / "rows.npy", unit(np.random.default_rng(0).normal(size=(30, 2))).astype(np.float32))
+    client("classify", str(tmp_path / "rows.npy"))
+    before = json.loads(client("status", "--json"))["status"]["health"]["seen"]
+    runs = {"curl": ["sh"], "python": [sys.executable, "-"]}[language]
+    done = subprocess.run(runs, input=client("example", language), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    if language == "curl":
+        (row,) = json.loads(done.stdout)["rows"]
+        assert row["class"] in ("cat", "dog") and len(row["top"]) == 2
+    else:
+        assert len(re.findall(r"^(?:cat|dog) [\d.]+ zero-shot: (?:cat|dog)$", done.stdout, flags=re.M)) == 8
+    assert json.loads(client("status", "--json"))["status"]["health"]["seen"] == before == 30
+
+
 @pytest.mark.parametrize("page", ["alarms.md", "fleet.md", "service.md"])
 def test_settings_of_the_service_are_taken(page: str, tmp_path: Path) -> None:
     """Every key of a TOML block: one that is none is refused. Then the head is missing, and nothing starts."""
     for block in blocks(page, "toml"):
-        block = re.sub(r"^mqtt = .*\n", "", block, flags=re.M)  # the wheel is built without
         (tmp_path / "service.toml").write_text(block)
         command = [*ULTTA, "serve", "--config", tmp_path / "service.toml", "--data-dir", tmp_path, "--port", "0"]
         done = subprocess.run([*command, "--head", tmp_path / "no-head"], capture_output=True, text=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import json
 import re
 import subprocess
 import sys
@@ -67,7 +68,7 @@ def test_figures_of_the_front_pages_are_those_of_the_pages_they_link_to() -> Non
         return count, cells, worst
 
     (top1, cells, worst), (ece, _, _) = lost("Top-1, points"), lost("ECE, points")
-    assert f"{top1} of {cells} cells lose top-1 (the worst {worst} points), {ece} calibration" in " ".join(readme.split())
+    assert f"{top1} of {cells} streams lose top-1 (the worst {worst} points), {ece} calibration" in " ".join(readme.split())
 
     table = harm.split("## Top-1, points")[1].split("\n## ")[0]
     header, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line.startswith("|")]
@@ -88,6 +89,33 @@ def test_figures_of_the_front_pages_are_those_of_the_pages_they_link_to() -> Non
     mean, nll, error = (float(ours[columns.index(name)]) for name in (" mean ", " NLL ", " ECE "))
     quoted = f"(+{mean:.1f} points), NLL ({nll:+.2f}) and ECE ({error:+.1f} points)".replace("-", "−")
     assert quoted in " ".join(readme.split())
+
+    # The table beside others: three columns of that of the page.
+    shown = re.findall(r"^\| \W*(\w+)\W* \| (?:at once|when)[^|]*\| (\S+) \| (\S+) \| (\S+) \|$", readme, flags=re.M)
+    assert [name for name, *_ in shown] == ["ultta", "TDA", "DOTA", "StatA", "LAME"]
+    for name, *figures in shown:
+        method = {"ultta": "ul-tta"}.get(name, name.lower())
+        (line,) = [line for line in results.splitlines() if line.startswith(f"| {method} |") and line.count("|") == len(columns) - 1]
+        cells = line.replace("*", "").split("|")
+        expected = [float(cells[columns.index(column)]) for column in (" iid ", " sorted ", " mean ")]
+        np.testing.assert_allclose([float(figure.replace("−", "-")) for figure in figures], expected, atol=0.06)
+
+
+def test_the_comparison_that_anybody_can_make(tmp_path: Path) -> None:
+    """The README's commands on the drawn pictures, and its sentence about them."""
+    readme = (ROOT / "README.md").read_text()
+    (command,) = re.findall(r"^ultta (eval --images shapes .*)$", readme, flags=re.M)
+    run = [sys.executable, "-m", "ultta"]
+    subprocess.run([*run, "demo", "--pictures", "shapes"], cwd=tmp_path, check=True, capture_output=True)
+    done = subprocess.run([*run, *command.split(), "--json"], cwd=tmp_path, check=True, capture_output=True, text=True)
+    runs = {(entry["method"], entry["protocol"]): entry["top1"] for entry in json.loads(done.stdout)["runs"]}
+
+    def change(method: str, protocol: str) -> str:
+        return f"{abs(100 * (runs[method, protocol] - runs['zero-shot', protocol])):.1f}"
+
+    ours, theirs = ([change(method, protocol) for protocol in ("iid", "sorted")] for method in ("ul-tta", "tda"))
+    assert f"ultta gains {ours[0]} and {ours[1]} points of top-1, TDA loses {theirs[0]} and {theirs[1]}." in readme
+    assert runs["ul-tta", "sorted"] > runs["zero-shot", "sorted"] > runs["tda", "sorted"]
 
 
 def test_types_are_complete_and_strict() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import re
@@ -61,35 +62,57 @@ def test_what_is_not_allowed_is_named(dependencies: ModuleType) -> None:
 def test_all_dependencies_have_allowed_licences(dependencies: ModuleType, tmp_path: Path) -> None:
     if not shutil.which("cargo"):
         pytest.skip("needs cargo")
-    command = [sys.executable, ROOT / "deploy" / "dependencies.py", "--sbom", tmp_path / "sbom.json"]
+    command = [sys.executable, ROOT / "deploy" / "dependencies.py", "--sbom", tmp_path / "sbom.json", "--features", "nats"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     listed = json.loads((tmp_path / "sbom.json").read_text())
     assert listed["metadata"]["component"]["name"] == "ultta-cli"
     names = {component["name"] for component in listed["components"]}
-    assert {"ultta", "ultta-server", "clap", "safetensors"} <= names and "proptest" not in names
+    assert {"ultta", "ultta-server", "clap", "safetensors", "async-nats", "windows-sys"} <= names
+    assert not {"proptest", "rumqttc"} & names  # of tests; of a feature that was not asked for
 
 
-def test_archives_carry_the_licences_of_what_is_compiled_in(tmp_path: Path) -> None:
-    """A program that only looks like one is packed as a release is."""
-    pytest.importorskip("tomllib")
+def test_archives_carry_what_a_release_promises(tmp_path: Path) -> None:
+    """A program that only looks like one is packed as a release is: licences, completions, man pages, the list of crates."""
+    tomllib = pytest.importorskip("tomllib")
     if not shutil.which("cargo"):
         pytest.skip("needs cargo")
     program = tmp_path / "ultta"
-    program.write_text("#!/bin/sh\n[ $1 = man ] || echo completion\n")
+    program.write_text('#!/bin/sh\nif [ $1 = man ]; then echo .TH > "$2/ultta.1"; else echo completion $2; fi\n')
     program.chmod(0o755)
     target = "x86_64-unknown-linux-gnu"
-    done = subprocess.run([ROOT / "deploy" / "archive.sh", program, target, tmp_path], capture_output=True, text=True)
+    command = [ROOT / "deploy" / "archive.sh", program, target, "gradient,mqtt", tmp_path / "out"]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    shutil.unpack_archive(tmp_path / f"ultta-{target}.tar.gz", tmp_path)
-    told = (tmp_path / f"ultta-{target}" / "THIRD_PARTY_LICENSES.txt").read_text()
+    archive = tmp_path / "out" / f"ultta-{target}.tar.gz"
+    digest, name = archive.with_name(f"{archive.name}.sha256").read_text().split()
+    assert digest == hashlib.sha256(archive.read_bytes()).hexdigest() and name == archive.name
+    shutil.unpack_archive(archive, tmp_path)
+    folder = tmp_path / f"ultta-{target}"
+    assert (folder / "ultta").stat().st_mode & 0o777 == 0o755
+    for shell in ("bash", "zsh", "fish", "elvish", "powershell"):
+        assert (folder / "completions" / f"ultta.{shell}").read_text() == f"completion {shell}\n"
+    assert (folder / "man" / "ultta.1").read_text() == ".TH\n"
+    for file in ("LICENSE-APACHE", "LICENSE-MIT", "THIRD_PARTY.md", "README.md", "CHANGELOG.md"):
+        assert (folder / file).read_text() == (ROOT / file).read_text()
+    told = (folder / "THIRD_PARTY_LICENSES.txt").read_text()
     assert "Apache License" in told and "Permission is hereby granted" in told
-    listed = json.loads((tmp_path / f"ultta-{target}" / "sbom.cdx.json").read_text())["components"]
+    listed = json.loads((folder / "sbom.cdx.json").read_text())["components"]
     for name in ("clap", "safetensors", "ring", "rumqttc"):
         version = next(entry["version"] for entry in listed if entry["name"] == name)
         assert f" {name} {version} (" in told, name
-    # The list is for every system, the licences for the one of the archive.
+    # Both are for the system of the archive, the list for its features, too.
     assert " windows-sys " not in told and " proptest " not in told
+    assert not {"windows-sys", "proptest", "ort", "async-nats"} & {entry["name"] for entry in listed}
+    # The lists that the encoder embeds.
+    for whose in ("2021 OpenAI", "Gabriel Ilharco", "Robyn Speer", "Ross Wightman", "Python Software Foundation"):
+        assert whose in told, whose
+    # `cargo binstall` finds the archive, and the program in it.
+    metadata = tomllib.loads((ROOT / "crates/cli/Cargo.toml").read_text())["package"]["metadata"]["binstall"]
+    fill = {"target": target, "bin": "ultta", "version": "0", "repo": "https://host/owner/ultta"}
+    address, inside = (re.sub(r"\{ (\w+) \}", lambda m: fill[m[1]], metadata[key]) for key in ("pkg-url", "bin-dir"))
+    assert address == f"https://host/owner/ultta/releases/download/v0/{archive.name}" and metadata["pkg-fmt"] == "tgz"
+    assert (tmp_path / inside).samefile(folder / "ultta")
     # A wheel takes what lies beside pyproject.toml under this name.
     assert '"THIRD_PARTY*"' in (ROOT / "pyproject.toml").read_text()
 

@@ -224,3 +224,19 @@ def test_the_ten_lines_of_the_readme(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     exec(compile(block, "README.md", "exec"), {})
     assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+def test_the_notebook_runs_with_open_clip(tmp_path, monkeypatch, capsys):
+    """Random weights, a hundred pictures; a mistake in the cells must not end in the stand-in."""
+    open_clip = pytest.importorskip("open_clip")
+    create = open_clip.create_model_and_transforms
+    monkeypatch.setattr(open_clip, "create_model_and_transforms", lambda name, pretrained: create(name, pretrained=None))
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    monkeypatch.chdir(tmp_path)
+    cells = json.loads((Path(__file__).parents[3] / "examples/open_clip.ipynb").read_text())["cells"]
+    program = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    names = {}
+    exec(compile(program.replace("3000", "100").replace("1500", "50").replace("window=300", "window=20"), "open_clip.ipynb", "exec"), names)
+    told = capsys.readouterr().out
+    assert "open_clip ViT-B-32" in told and "stand-in" not in told
+    assert names["again"].seen == 100 and names["head"].dim == 512

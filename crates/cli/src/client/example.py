@@ -24,7 +24,7 @@ body = io.BytesIO()
 np.save(body, features)
 answers = post("predict", body.getvalue(), "application/octet-stream")
 for row in answers["rows"]:
-    print(row["id"], row["class"], round(row["prob"], 3), "zero-shot:", row["zero_shot"]["class"])
+    print(row["class"], round(row["prob"], 3), "zero-shot:", row["zero_shot"]["class"])
 
 # A label that became known later, for a row that `classify` answered:
 # post("feedback", {"labels": [{"id": answers["rows"][0]["id"], "label": 1}], "generation": answers["generation"]})

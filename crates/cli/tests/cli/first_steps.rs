@@ -269,3 +269,25 @@ fn features_of_another_encoder_are_told() {
         );
     }
 }
+
+#[test]
+fn the_doctor_says_what_it_looked_at_and_what_does_not_belong_together() {
+    let folder = Folder::with_rows(40_003);
+    let classes: Vec<String> = (0..62).map(|i| format!("thing {i}")).collect();
+    let other = ultta::Head::new(unit_rows(62, 9), 8, classes, 30.0).unwrap();
+    other.save(folder.path("other.safetensors")).unwrap();
+    let features = folder.arg("features.safetensors");
+    let doctor = |head: &str| ultta(&["doctor", "--features", &features, "--head", &folder.arg(head)]);
+    // Of 40,003 rows every third is read (at most 20,000), and 2,000 of these are answered.
+    let told = doctor("head.safetensors").success().stdout;
+    for words in [
+        "13335 of 40003 rows were read, spread over the file",
+        "cosines and answers are those of 2000 rows, spread over 13335",
+        "zero-shot top-1",
+    ] {
+        assert!(told.contains(words), "{words:?} is missing: {told}");
+    }
+    let told = doctor("other.safetensors");
+    assert!(told.code == 2 && told.stdout.contains("these do not belong together"), "{}", told.stdout);
+    assert!(told.stdout.contains("the labels name 4 classes, the head has 62"), "{}", told.stdout);
+}

@@ -20,6 +20,8 @@ struct Server {
     files: HashMap<String, Vec<u8>>,
     /// Bytes after which the next download of the weights breaks off.
     break_after: Mutex<Vec<usize>>,
+    /// Whether a download that breaks off only falls silent: its connection is kept here.
+    silent: Option<Mutex<Vec<TcpStream>>>,
     /// Whether the digest the hub gives is another one.
     lies: bool,
     /// Whether it wants to know who asks.
@@ -105,6 +107,9 @@ impl Server {
                 rest.len()
             };
             stream.write_all(&rest[..cut.min(rest.len())])?;
+            if let Some(kept) = self.silent.as_ref().filter(|_| cut < rest.len()) {
+                kept.lock().unwrap().push(stream);
+            }
         }
         Ok(())
     }
@@ -201,6 +206,28 @@ fn every_failure_is_one_short_line() {
     let address = format!("http://{}", mute.local_addr().unwrap());
     let message = asked(&Hub { patience: Duration::from_millis(200), ..of(&address) });
     says(&message, &address, &["(HF_ENDPOINT): nothing within 0.2 s"]);
+}
+
+#[test]
+fn a_download_that_falls_silent_is_taken_up_again_and_then_given_up() {
+    let cache = tempfile::tempdir().unwrap();
+    let asked = |stalls: Vec<usize>, folder: &str| {
+        let server = Server { files: files(), break_after: Mutex::new(stalls), ..Server::default() };
+        let (_, address) = Server { silent: Some(Mutex::default()), ..server }.start();
+        let patience = Duration::from_millis(300);
+        let hub = Hub { patience, ..hub(&address, cache.path().join(folder), false) };
+        (hub.model(MODEL, &mut |_| {}), address)
+    };
+    // Once: what is missing comes with the next try.
+    let (folder, _) = asked(vec![20_000], "once");
+    assert_eq!(
+        std::fs::read(folder.unwrap().join("model.safetensors")).unwrap(),
+        files()["model.safetensors"]
+    );
+    // Without end: it says so, and what to do.
+    let (failed, address) = asked(vec![1_000; 9], "always");
+    let words = ["model.safetensors: nothing more within 0.3 s after 5000 bytes", "kept for the next try"];
+    says(&failed.unwrap_err().to_string(), &address, &words);
 }
 
 #[test]

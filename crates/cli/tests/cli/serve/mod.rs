@@ -193,7 +193,7 @@ fn rust_http_and_the_command_line_give_the_same_answers() {
         assert!(told.contains(words), "{words:?} is missing: {told}");
     }
     assert!(told.lines().nth(1).is_some_and(|line| line.starts_with("verdict         well: ")), "{told}");
-    // To predict teaches nothing, and neither does what the examples do.
+    // To predict teaches nothing. (The examples are run by crates/python/tests/test_blocks.py.)
     assert_eq!(client(&["predict", npy.to_str().unwrap(), "--top", "1"]).lines().count(), 500);
     for language in ["curl", "python"] {
         let example = client(&["example", language]);
