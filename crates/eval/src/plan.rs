@@ -317,6 +317,14 @@ mod tests {
             let s = &run.summary;
             let frozen = &runs.iter().find(|r| r.summary.protocol == s.protocol).unwrap().summary.zero_shot;
             assert_eq!(s.zero_shot, *frozen, "the same samples for every method");
+            let record = s.record.unwrap();
+            let own = s.method == "ul-tta";
+            assert_eq!(
+                record.scenes == record.rows,
+                !(own && s.shots.is_some()),
+                "{}: {record:?}",
+                s.protocol
+            );
             match s.protocol.as_str() {
                 "iid+shots:4" => {
                     let shots = s.shots.unwrap();
@@ -334,6 +342,8 @@ mod tests {
                     let after = s.after_garbage.unwrap();
                     assert_eq!((s.n, after.garbage, after.window), (300, 200, 300));
                     assert!((after.worst_gain - (s.quality.top1 - s.zero_shot.top1)).abs() < 1e-9);
+                    assert_eq!(record.rows, 500);
+                    assert_eq!(record.restarts > 0, own, "what happened is told: {record:?}");
                 }
             }
         }
