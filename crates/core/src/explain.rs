@@ -3,7 +3,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::adapter::Prediction;
 use crate::blocks::Blocks;
 use crate::guard::Standing;
 use crate::scores::{softmax, top_k};

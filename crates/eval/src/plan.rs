@@ -343,7 +343,6 @@ mod tests {
                     assert_eq!((s.n, after.garbage, after.window), (300, 200, 300));
                     assert!((after.worst_gain - (s.quality.top1 - s.zero_shot.top1)).abs() < 1e-9);
                     assert_eq!(record.rows, 500);
-                    assert_eq!(record.restarts > 0, own, "what happened is told: {record:?}");
                 }
             }
         }

@@ -173,9 +173,9 @@ impl Tune {
             let (mut fit, mut out) = (Vec::new(), Vec::new());
             for i in 0..planned {
                 let job = &jobs[i];
-                if job.packs.iter().any(|d| is_left(&d)) {
+                if job.packs.iter().any(is_left) {
                     out.push(i);
-                } else if job.protocol.open > 0.0 && job.others.iter().any(|d| is_left(&d)) {
+                } else if job.protocol.open > 0.0 && job.others.iter().any(is_left) {
                     let others: Vec<&'a Dataset> =
                         job.others.iter().copied().filter(|d| !is_left(d)).collect();
                     if !strangers(job.packs[0], &others).is_empty() {
@@ -428,7 +428,7 @@ mod tests {
         let both = tune(folder.path(), "both", 2).run(&()).unwrap();
         for (left, fold) in ["sea", "sky"].into_iter().zip(&both.folds) {
             assert_eq!(fold.name.as_deref(), Some(left));
-            let mut alone = tune(folder.path(), left, 2);
+            let mut alone = tune(folder.path(), &format!("without-{left}"), 2);
             alone.plan.datasets.retain(|d| d.name != left);
             let alone = alone.run(&()).unwrap();
             assert!(alone.folds.is_empty(), "one pack cannot be left out");
