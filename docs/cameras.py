@@ -8,6 +8,7 @@ STREAMS is a folder with videos as features in order (`cctv-*.safetensors`) and 
 (`head-*.safetensors`); no labels are needed. Writes docs/cameras.svg, too. Needs Python's standard library only.
 """
 
+import collections
 import json
 import pathlib
 import subprocess
@@ -17,7 +18,8 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 ULTTA = ROOT / "target/release/ultta"
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
-COLOURS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999"]
+COLOURS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442"]
+OTHERS = "#999999"
 PICTURE_HEAD, WIDTH, LEFT = "voc20", 960, 110
 
 
@@ -34,13 +36,19 @@ def figures(labels, probs):
     return 100 * switches / max(len(labels) - 1, 1), sum(probs) / len(probs)
 
 
-def strip(labels, y, scale):
+def colours(*answers):
+    """The most frequent labels of a video have a colour each."""
+    counts = collections.Counter(label for labels in answers for label in labels)
+    return {label: colour for (label, _), colour in zip(counts.most_common(), COLOURS)}
+
+
+def strip(labels, y, scale, colour_of):
     """A bar that shows the answer of every frame by its colour."""
     parts, start = [], 0
     for i in range(1, len(labels) + 1):
         if i == len(labels) or labels[i] != labels[start]:
             x, width = LEFT + start * scale, (i - start) * scale
-            colour = COLOURS[labels[start] % len(COLOURS)]
+            colour = colour_of.get(labels[start], OTHERS)
             parts.append(f'<rect x="{x:.2f}" y="{y}" width="{max(width, 0.3):.2f}" height="13" fill="{colour}"/>')
             start = i
     return "".join(parts)
@@ -63,15 +71,16 @@ def picture(videos):
         top, scale = 34 + i * block, (WIDTH - LEFT - 20) / len(rows)
         frozen = [r["zero_shot"]["label"] for r in rows], [r["zero_shot"]["prob"] for r in rows]
         adapted = [r["label"] for r in rows], [r["prob"] for r in rows]
+        colour_of = colours(frozen[0], adapted[0])
         text = lambda y, words: f'<text x="{LEFT - 8}" y="{y}" text-anchor="end">{words}</text>'
         body += [f'<text x="8" y="{top - 4}" font-weight="bold">{name}: {len(rows):,} frames</text>',
-                 text(top + 13, "zero-shot"), strip(frozen[0], top + 2, scale),
-                 text(top + 29, "adapted"), strip(adapted[0], top + 18, scale),
+                 text(top + 13, "zero-shot"), strip(frozen[0], top + 2, scale, colour_of),
+                 text(top + 29, "adapted"), strip(adapted[0], top + 18, scale, colour_of),
                  text(top + 40, "1"), text(top + 40 + height, "0"), text(top + 44 + height // 2, "confidence"),
                  f'<rect x="{LEFT}" y="{top + 36}" width="{WIDTH - LEFT - 20}" height="{height}" fill="none" stroke="#ccc"/>',
                  curve(frozen[1], top + 36, height, scale, "#777777", 'stroke-dasharray="4 3"'),
                  curve(adapted[1], top + 36, height, scale, "#0072B2", "")]
-    legend = (f'<text x="{LEFT}" y="14">A colour is an answer. Below: confidence of zero-shot (dashed) and adapted (solid)'
+    legend = (f'<text x="{LEFT}" y="14">A colour is an answer, one of the seven most frequent of the video; grey are all others. Below: confidence of zero-shot (dashed) and adapted (solid)'
               " along the video.</text>")
     return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {40 + block * len(videos)}" '
             f'font-family="sans-serif" font-size="12"><rect width="100%" height="100%" fill="white"/>{legend}{"".join(body)}</svg>\n')

@@ -32,6 +32,8 @@ use crate::summary::{GuardWatch, Samples, Tally};
 use crate::{anchors, output};
 
 /// Classify pictures by class names, adapting to them on the way
+///
+/// One stream is one camera: give each of several cameras a run of its own.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

@@ -5,8 +5,9 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
+use std::time::Duration;
 
-use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{HumanDuration, MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use ultta_encode::Encoder;
 use ultta_eval::dataset::{self, Dataset, Heads};
@@ -426,17 +427,25 @@ impl Bars {
     /// Bars for this many runs; `None` where the number is not known beforehand.
     pub fn new(runs: Option<usize>, quiet: bool) -> Self {
         let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
-        let all = MultiProgress::with_draw_target(target);
-        let style = ProgressStyle::with_template(match runs {
+        let template = match runs {
             Some(_) => "{bar:30} {pos}/{len} runs, {elapsed} gone, {eta} to go",
             None => "{pos} runs, {elapsed} gone",
-        });
-        let total = match runs {
-            Some(runs) => ProgressBar::new(runs as u64),
-            None => ProgressBar::no_length(),
         };
-        let total = total.with_style(style.expect("a fixed template"));
-        Self { total: all.add(total), all, running: Mutex::new(BTreeMap::new()) }
+        Self::of(runs, template, target)
+    }
+
+    /// Bars where no more than this many runs will be made, and none is begun after some time.
+    pub fn at_most(runs: usize, budget: Option<Duration>) -> Self {
+        let mut template = String::from("{bar:30} {pos} of at most {len} runs, {elapsed} gone");
+        template.extend(budget.map(|time| format!(" of {}", HumanDuration(time))));
+        Self::of(Some(runs), &template, ProgressDrawTarget::stderr())
+    }
+
+    fn of(runs: Option<usize>, template: &str, target: ProgressDrawTarget) -> Self {
+        let all = MultiProgress::with_draw_target(target);
+        let total = runs.map_or_else(ProgressBar::no_length, |runs| ProgressBar::new(runs as u64));
+        let style = ProgressStyle::with_template(template).expect("a fixed template");
+        Self { total: all.add(total.with_style(style)), all, running: Mutex::new(BTreeMap::new()) }
     }
 
     /// Takes the bars off the screen.

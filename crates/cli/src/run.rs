@@ -27,6 +27,8 @@ use crate::summary::{GuardWatch, Samples, Tally};
 use crate::{output, pipe};
 
 /// Adapt a zero-shot classifier on a stream of features
+///
+/// One stream is one camera: give each of several cameras a run of its own.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

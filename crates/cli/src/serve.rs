@@ -19,6 +19,8 @@ use crate::failure::usage;
 use crate::settings::Settings;
 
 /// Serve streams over HTTP: answers that adapt, a live dashboard, nothing learnt is lost
+///
+/// One stream is one camera: give each of several cameras a stream of its own.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

@@ -121,12 +121,20 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         eprintln!("warning: {warning}");
     }
     let output = Output::create(&args.out)?;
-    let bars = Bars::new(None, false);
+    let bars = Bars::at_most(tune.most_evaluations()?, tune.budget);
     let tuned = tune.run(&bars);
     bars.clear();
     let tuned = tuned?;
     for reason in &tuned.skipped {
         eprintln!("warning: skipped: {reason}");
+    }
+    if tuned.other_build > 0 {
+        eprintln!(
+            "warning: {} evaluations of {} were made by another build of this program; if the method has changed since, remove \
+             the journal and run this again",
+            tuned.other_build,
+            shown(&tune.journal)
+        );
     }
     if tuned.folds.len() < 2 {
         eprintln!(

@@ -179,9 +179,11 @@ impl Prediction {
         Self { tau_cal: vec![1.0; scores.rows()], calibrated: None, probs: None, scores, answers }
     }
 
-    /// The frozen model's own answers.
-    pub(crate) fn frozen(batch: &Batch<'_>) -> Self {
-        Self::from_scores(batch.zero_shot.to_scores())
+    /// The frozen model's own answers; `copies` tells which rows are near-copies of the scene at hand.
+    pub(crate) fn frozen(batch: &Batch<'_>, copies: impl IntoIterator<Item = bool>) -> Self {
+        let mut prediction = Self::from_scores(batch.zero_shot.to_scores());
+        prediction.answers.iter_mut().zip(copies).for_each(|(answer, copy)| answer.copy = copy);
+        prediction
     }
 
     /// The emitted probabilities of all classes for a row: those at hand, or computed from scores, into `buffer`.
@@ -344,6 +346,14 @@ pub trait Adapter: CloneAdapter + Send + Sync {
             all.append(step_together(&batch.slice(row..row + 1)));
         }
         all
+    }
+
+    /// Rows that the frozen model answers, because the guard has no faith in the method: they teach nothing, but can be
+    /// labelled, and scenes go on. Per row: whether it is a near-copy of the scene at hand.
+    fn rest(&mut self, batch: &Batch<'_>) -> Vec<bool> {
+        let none = vec![false; batch.rows()];
+        self.observe(&Batch { learn: Some(&none), ..batch.clone() });
+        none
     }
 
     /// A delayed label for a row answered earlier; `false` if the method has no use for it.

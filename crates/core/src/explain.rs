@@ -3,7 +3,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::adapter::Prediction;
 use crate::blocks::Blocks;
 use crate::guard::Standing;
 use crate::scores::{softmax, top_k};
@@ -233,7 +232,7 @@ impl Session {
                 (prediction, parts) = match self.guard.standing() {
                     Standing::ZeroShot => {
                         let nats = batch.zero_shot.row(0).to_vec();
-                        (Prediction::frozen(&batch), vec![Part { lever: Lever::Text, nats }])
+                        (self.peek_frozen(&batch), vec![Part { lever: Lever::Text, nats }])
                     }
                     Standing::Healthy | Standing::Restored => self.adapter.explain(&batch),
                 };

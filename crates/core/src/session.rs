@@ -104,11 +104,7 @@ impl Session {
                 let mut batch = part.batch(self.next_id, &learn);
                 batch.keep_probs = self.sets.is_some();
                 let prediction = match self.guard.standing() {
-                    Standing::ZeroShot => {
-                        // The rows teach nothing, but somebody may want to label them.
-                        self.adapter.observe(&part.batch(self.next_id, &vec![false; part.rows()]));
-                        Prediction::frozen(&batch)
-                    }
+                    Standing::ZeroShot => Prediction::frozen(&batch, self.adapter.rest(&batch)),
                     Standing::Healthy | Standing::Restored => self.adapter.step(&batch),
                 };
                 if let Some(sets) = &mut self.sets {
@@ -145,7 +141,7 @@ impl Session {
                 let mut batch = part.batch(next_id, &learn);
                 batch.keep_probs = self.sets.is_some();
                 let prediction = match self.guard.standing() {
-                    Standing::ZeroShot => Prediction::frozen(&batch),
+                    Standing::ZeroShot => self.peek_frozen(&batch),
                     Standing::Healthy | Standing::Restored => self.adapter.predict(&batch),
                 };
                 if let Some(sets) = &self.sets {
@@ -157,6 +153,11 @@ impl Session {
             answers.push_zero_shot(block.zero_shot());
         }
         Ok(answers.into_step(self.health()))
+    }
+
+    /// The frozen model's answers, under scenes as they are now. Changes nothing.
+    pub(crate) fn peek_frozen(&self, batch: &Batch<'_>) -> Prediction {
+        Prediction::frozen(batch, self.adapter.predict(batch).answers.iter().map(|answer| answer.copy))
     }
 
     /// Which rows of a part may teach.

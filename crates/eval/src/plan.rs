@@ -92,13 +92,13 @@ pub struct Outcome {
 impl Plan {
     /// Every run of the plan, those that cannot be made with their reasons.
     pub fn jobs(&self) -> (Vec<Job<'_>>, Vec<String>) {
-        let (jobs, refused, skipped) = self.cells();
-        (jobs, told(skipped, &refused))
+        let (jobs, refused) = self.cells();
+        (jobs, told(&refused))
     }
 
-    /// Every run of the plan, methods that cannot run somewhere, and cells that no method can run in.
-    fn cells(&self) -> (Vec<Job<'_>>, Vec<Refused>, Vec<String>) {
-        let (mut jobs, mut refused, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
+    /// Every run of the plan, and methods that cannot run somewhere.
+    fn cells(&self) -> (Vec<Job<'_>>, Vec<Refused>) {
+        let (mut jobs, mut refused) = (Vec::new(), Vec::new());
         for protocol in &self.protocols {
             let groups: Vec<Vec<&Dataset>> = if protocol.spans_packs() {
                 vec![self.datasets.iter().collect()]
@@ -110,13 +110,12 @@ impl Plan {
                 let own = |d: &&Dataset| packs.iter().any(|p| std::ptr::eq(*p, *d));
                 let others: Vec<&Dataset> =
                     self.datasets.iter().chain(&self.strangers).filter(|d| !own(d)).collect();
-                if protocol.open > 0.0 && strangers(packs[0], &others).is_empty() {
-                    skipped.push(format!("{protocol} on {dataset}: not applicable: {NO_STRANGERS}"));
-                    continue;
-                }
+                let alone = protocol.open > 0.0 && strangers(packs[0], &others).is_empty();
+                let applies = || alone.then(|| (Why::Strangers, NO_STRANGERS.to_string()));
                 for method in &self.methods {
                     let too_large = || self.does_not_fit(method, protocol, &packs, &others);
-                    if let Some((why, reason)) = lacks(method, protocol, &packs).or_else(too_large) {
+                    let lacking = || lacks(method, protocol, &packs).or_else(too_large);
+                    if let Some((why, reason)) = applies().or_else(lacking) {
                         let (protocol, dataset) = (protocol.name().to_string(), dataset.clone());
                         refused.push(Refused { protocol, dataset, method: method.name.clone(), why, reason });
                         continue;
@@ -129,7 +128,7 @@ impl Plan {
                 }
             }
         }
-        (jobs, refused, skipped)
+        (jobs, refused)
     }
 
     /// The reason, with the number of bytes, if a stream makes a method keep more bytes or samples than it may; else `None`.
@@ -152,7 +151,7 @@ impl Plan {
 
     /// Carries the plan out. The first error stops it; finished runs stay on disk.
     pub fn run(&self, progress: &dyn Progress) -> Result<Outcome> {
-        let (jobs, mut refused, skipped) = self.cells();
+        let (jobs, mut refused) = self.cells();
         for one in &refused {
             one.write(&run_folder::cell(&self.out, &one.protocol, &one.dataset, &one.method))?;
         }
@@ -161,7 +160,7 @@ impl Plan {
         let done = in_parallel(jobs.len(), self.jobs, work)?;
         let slow = slow.into_inner().expect("no panics");
         refused.extend(slow);
-        let skipped = told(skipped, &refused);
+        let skipped = told(&refused);
         let done: Vec<(Run, bool)> = done.into_iter().flatten().collect();
         let before = || done.iter().filter(|(_, fresh)| !fresh).map(|(run, _)| run);
         let own = Made::now().built;
@@ -262,7 +261,8 @@ pub(crate) fn in_parallel<T: Send>(
 }
 
 /// Each reason once.
-fn told(mut skipped: Vec<String>, refused: &[Refused]) -> Vec<String> {
+fn told(refused: &[Refused]) -> Vec<String> {
+    let mut skipped = Vec::new();
     for reason in refused.iter().map(Refused::to_string) {
         if !skipped.contains(&reason) {
             skipped.push(reason);
@@ -317,6 +317,14 @@ mod tests {
             let s = &run.summary;
             let frozen = &runs.iter().find(|r| r.summary.protocol == s.protocol).unwrap().summary.zero_shot;
             assert_eq!(s.zero_shot, *frozen, "the same samples for every method");
+            let record = s.record.unwrap();
+            let own = s.method == "ul-tta";
+            assert_eq!(
+                record.scenes == record.rows,
+                !(own && s.shots.is_some()),
+                "{}: {record:?}",
+                s.protocol
+            );
             match s.protocol.as_str() {
                 "iid+shots:4" => {
                     let shots = s.shots.unwrap();
@@ -334,6 +342,7 @@ mod tests {
                     let after = s.after_garbage.unwrap();
                     assert_eq!((s.n, after.garbage, after.window), (300, 200, 300));
                     assert!((after.worst_gain - (s.quality.top1 - s.zero_shot.top1)).abs() < 1e-9);
+                    assert_eq!(record.rows, 500);
                 }
             }
         }
@@ -440,5 +449,22 @@ mod tests {
         assert_eq!(outcome.runs[0].summary.open.unwrap().strangers, 300);
         assert_eq!(outcome.skipped.len(), 2);
         assert!(outcome.skipped[0].contains("alone: not applicable: no strangers"), "{:?}", outcome.skipped);
+        // The folder of the runs says so, too, and so do the tables.
+        let found = crate::report::read(&plan.out).unwrap();
+        let cells: Vec<(&str, Why)> = found.refused.iter().map(|r| (r.dataset.as_str(), r.why)).collect();
+        assert_eq!(
+            cells,
+            [
+                ("alone", Why::Strangers),
+                ("alone", Why::Strangers),
+                ("twin", Why::Strangers),
+                ("twin", Why::Strangers)
+            ]
+        );
+        let tables = crate::report::markdown(&outcome.runs, &outcome.refused);
+        assert!(
+            tables.contains("ul-tta (not applicable): 2 streams of alone, twin; no strangers"),
+            "{tables}"
+        );
     }
 }

@@ -23,6 +23,8 @@ pub enum Why {
     Views,
     /// It needs the pictures.
     Pictures,
+    /// The protocol wants strangers, and no pack has any for this one: no method can run.
+    Strangers,
 }
 
 impl Why {
@@ -34,6 +36,7 @@ impl Why {
             Self::Time => "time",
             Self::Views => "views",
             Self::Pictures => "pictures",
+            Self::Strangers => "not applicable",
         }
     }
 }
@@ -60,6 +63,8 @@ impl fmt::Display for Refused {
             Why::Memory | Why::Samples | Why::Time => {
                 write!(f, "{method} under {protocol} on {dataset}: {reason}")
             }
+            // The same for every method.
+            Why::Strangers => write!(f, "{protocol} on {dataset}: not applicable: {reason}"),
             // The same under every protocol.
             Why::Views | Why::Pictures => write!(f, "{method} on {dataset}: {reason}"),
         }

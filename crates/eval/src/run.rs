@@ -23,7 +23,7 @@ use crate::plan::Job;
 use crate::protocol::{Role, Sample, Stream};
 use crate::random::Random;
 use crate::stage::Stage;
-use crate::summary::{Estimated, Made, Run, Timing, Window};
+use crate::summary::{Estimated, Made, Record, Run, Timing, Window};
 use crate::tally::{End, LogitRow, Tally};
 
 /// What answers a stream and learns from it.
@@ -335,6 +335,13 @@ impl Learner {
                     max_movement: health.max_movement,
                     state_bytes: health.state_bytes,
                     guard_fired: health.guard_fired,
+                    record: Some(Record {
+                        rows: health.seen,
+                        scenes: health.scenes,
+                        restarts: health.restarts,
+                        alarms: health.alarms,
+                        standing: health.standing,
+                    }),
                     admitted_share: session.admitted() as f64 / session.next_id().max(1) as f64,
                     classes: session.per_class(),
                     estimated: Some(Estimated {

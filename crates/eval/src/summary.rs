@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use ultta::Estimate;
+use ultta::{Estimate, Standing};
 
 pub use crate::facts::Facts;
 pub use crate::made::Made;
@@ -60,6 +60,9 @@ pub struct Summary {
     pub state_bytes: usize,
     /// How often the collapse guard fired.
     pub guard_fired: u64,
+    /// What the session's record says at the end of the stream; `None` of methods on pictures, which keep none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub record: Option<Record>,
     /// Samples a slow method missed (compute-aware protocols).
     pub missed: usize,
     /// Delayed labels the method made use of.
@@ -85,6 +88,21 @@ pub struct Summary {
     /// What the method is allowed to see and to keep.
     #[serde(default)]
     pub facts: Facts,
+}
+
+/// What a session tells of its stream, without labels.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// Rows answered, garbage and strangers among them.
+    pub rows: u64,
+    /// Scenes among them.
+    pub scenes: u64,
+    /// How often the method began anew because the stream had changed.
+    pub restarts: u64,
+    /// Alarms raised.
+    pub alarms: u64,
+    /// Where the session stands at the end.
+    pub standing: Standing,
 }
 
 /// What a session estimates of its own accuracy.

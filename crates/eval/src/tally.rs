@@ -15,7 +15,8 @@ use crate::plan::Job;
 use crate::promises::Promises;
 use crate::protocol::{Role, Sample, Stream};
 use crate::summary::{
-    ClassStory, Course, Domain, Estimated, Facts, Flip, Flips, Open, Right, Stability, Summary, Window,
+    ClassStory, Course, Domain, Estimated, Facts, Flip, Flips, Open, Record, Right, Stability, Summary,
+    Window,
 };
 
 /// Flips and classes kept as examples.
@@ -30,6 +31,7 @@ pub(crate) struct End {
     pub max_movement: f64,
     pub state_bytes: usize,
     pub guard_fired: u64,
+    pub record: Option<Record>,
     pub admitted_share: f64,
     pub classes: Vec<ClassDrift>,
     pub estimated: Option<Estimated>,
@@ -318,6 +320,7 @@ impl<'a> Tally<'a> {
             admitted_share: end.admitted_share,
             state_bytes: end.state_bytes,
             guard_fired: end.guard_fired,
+            record: end.record,
             missed: self.missed,
             labels_used: 0,
             sets: self.health.as_ref().and_then(|health| self.promises.sets(health)),

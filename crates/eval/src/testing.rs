@@ -14,6 +14,7 @@ pub(crate) const DIM: usize = 32;
 /// What a made-up pack is.
 pub(crate) struct Made<'a> {
     pub name: &'a str,
+    /// None where it is empty.
     pub encoder: &'a str,
     /// First word of its class names.
     pub class: &'a str,
@@ -57,8 +58,9 @@ impl<'a> Made<'a> {
             let shape = vec![self.rows];
             tensors.push(NewTensor { name: "learn", dtype: u8::DTYPE, shape, bytes: &learn });
         }
-        let metadata = [("dataset", self.name), ("encoder", self.encoder)];
-        let metadata = metadata.map(|(k, v)| (k.to_string(), v.to_string())).into_iter().collect();
+        let metadata =
+            [("dataset", self.name), ("encoder", self.encoder)].into_iter().filter(|m| !m.1.is_empty());
+        let metadata = metadata.map(|(k, v)| (k.to_string(), v.to_string())).collect();
         let paths = (folder.join("features.safetensors"), folder.join("head.safetensors"));
         std::fs::write(&paths.0, to_bytes(tensors, &metadata)).unwrap();
         let names: Vec<String> = (0..self.classes).map(|c| format!("{} {c}", self.class)).collect();

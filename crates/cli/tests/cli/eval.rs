@@ -523,11 +523,29 @@ fn settings_are_tuned_written_and_made_again() {
     assert!(read("one.toml").contains("ultta tune --data packs --method tda"));
     // Again: everything is in the journal.
     let journal = read("one.journal");
-    assert_eq!((tune("one.toml"), read("one.journal")), (table, journal));
+    assert_eq!((tune("one.toml"), read("one.journal")), (table.clone(), journal));
     // A fold's settings are a configuration, and give the figure of what it left out.
     let config = "one.folds/without-a.toml";
-    let args = ["eval", "--data", "packs/a", "--methods", "tda", "--config", config, "--json"];
-    assert_eq!(json(&place, &args)["runs"].as_array().unwrap().len(), 1);
+    let args = [
+        "eval",
+        "--data",
+        "packs/a",
+        "--methods",
+        "tda",
+        "--protocols",
+        "iid,runs",
+        "--config",
+        config,
+        "--json",
+    ];
+    let document = json(&place, &args);
+    let runs = document["runs"].as_array().unwrap();
+    let gain = |run: &serde_json::Value| {
+        100.0 * (run["top1"].as_f64().unwrap() - run["zero_shot"]["top1"].as_f64().unwrap())
+    };
+    let mean = runs.iter().map(gain).sum::<f64>() / 2.0;
+    let told = format!("| without a | left out | 2 | {mean:+.2} |");
+    assert!(runs.len() == 2 && table.contains(&told), "{told}\n{table}");
     assert!(
         place.fails(&["tune", "--data", "packs", "--method", "zero-shot"]).contains("no settings to tune")
     );

@@ -1,4 +1,4 @@
-//! Real feature packs beside the workspace, in `../shared/data`; without them these tests are ignored.
+//! Real feature packs and cameras beside the workspace, in `../shared`; without them these tests are ignored.
 
 use crate::support::{root, ultta};
 
@@ -73,4 +73,62 @@ fn the_collapse_guard_speaks_up() {
     let outcome = ultta(&[&run[..], &unguarded].concat()).success();
     assert!(outcome.stderr.contains("warning: the collapse guard fired"), "{outcome:?}");
     assert!(outcome.json()["health"]["guard_fired"].as_u64().unwrap() > 0);
+}
+
+/// One stream of shots, one after garbage, and rows that all lie close together: what is promised of each, and what the
+/// record tells. `docs/harm.md` has the same of every pack.
+#[test]
+#[cfg_attr(not(shared_data), ignore = "needs ../shared/data")]
+fn shots_garbage_and_narrow_streams_keep_the_promise() {
+    let out = tempfile::tempdir().unwrap();
+    let eval = |pack: &str, protocols: &str| {
+        let folder = root().join("../shared").join(pack);
+        let file = |name: &str| folder.join(name).to_str().unwrap().to_string();
+        let (features, head, out) =
+            (file("features.safetensors"), file("head.safetensors"), out.path().to_str().unwrap());
+        let flags = ["--methods", "ul-tta", "--protocols", protocols, "--out", out, "--json"];
+        ultta(&[&["eval", "--features", &features, "--head", &head], &flags[..]].concat()).success().json()
+    };
+    let number = |value: &serde_json::Value| value.as_f64().unwrap();
+    let gain =
+        |run: &serde_json::Value, key: &str| 100.0 * (number(&run[key]) - number(&run["zero_shot"][key]));
+
+    let runs = eval("data/pets24/clip-vit-b32", "iid+shots:30,iid+garbage:2500:noise,runs")["runs"].clone();
+    let (shots, garbage, sorted) = (&runs[0], &runs[1], &runs[2]);
+    assert!(gain(shots, "top1") >= -0.5 && gain(shots, "ece") <= 1.5, "{shots}");
+    let switches = |who: &str| number(&shots["shots"]["switches"][who]);
+    assert!(switches("adapted") <= 0.5 * switches("zero_shot"), "{shots}");
+    let share = |run: &serde_json::Value| number(&run["record"]["scenes"]) / number(&run["record"]["rows"]);
+    assert!(share(shots) < 0.1, "thirty copies are hardly more than a scene: {}", share(shots));
+
+    assert!(number(&garbage["after_garbage"]["worst_gain"]) >= -0.02, "{garbage}");
+    assert!(garbage["record"]["restarts"].as_u64() > Some(0), "what happened is told: {}", garbage["record"]);
+    // Pictures of one class, one after another, are pictures; and so are rows whose logits are all there is of them.
+    assert!(share(sorted) > 0.9, "{}", sorted["record"]);
+    let narrow = &eval("wide/eurosat10-logitspace/clip-vit-b16", "iid")["runs"][0];
+    assert!(share(narrow) > 0.9 && gain(narrow, "top1") > 4.0, "{narrow}");
+}
+
+#[test]
+#[cfg_attr(not(shared_data), ignore = "needs ../shared/data")]
+fn a_camera_is_answered_steadily_and_no_surer() {
+    let streams = root().join("../shared/streams");
+    let file = |name: &str| streams.join(name).to_str().unwrap().to_string();
+    let (features, head) = (file("cctv-arson005.safetensors"), file("head-voc20.safetensors"));
+    let folder = tempfile::tempdir().unwrap();
+    let answers = folder.path().join("answers.jsonl");
+    let out = answers.to_str().unwrap();
+    ultta(&["run", "--features", &features, "--head", &head, "--out", out]).success();
+    let text = std::fs::read_to_string(&answers).unwrap();
+    let rows: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(rows.len(), 1174);
+    let of =
+        |row: &serde_json::Value, frozen: bool| if frozen { row["zero_shot"].clone() } else { row.clone() };
+    let [(switches, sure), (flickers, frozen_sure)] = [false, true].map(|frozen| {
+        let labels: Vec<_> = rows.iter().map(|row| of(row, frozen)["label"].clone()).collect();
+        let sure = rows.iter().map(|row| of(row, frozen)["prob"].as_f64().unwrap()).sum::<f64>() / 1174.0;
+        (labels.windows(2).filter(|pair| pair[0] != pair[1]).count(), sure)
+    });
+    assert!(flickers > 100 && 2 * switches <= flickers, "{switches} switches, {flickers} of zero-shot");
+    assert!((sure - frozen_sure).abs() <= 0.1, "confidence {sure:.2}, of zero-shot {frozen_sure:.2}");
 }

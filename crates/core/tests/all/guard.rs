@@ -1,7 +1,7 @@
 //! The guard: a collapse is noticed and answered, and a restored session stands on its healthy copy.
 
 use crate::common::{Played, Rng, Stream, World, assert_sound, differing, quick, through_bytes};
-use ultta::{Config, Features, Session, Standing};
+use ultta::{Config, Features, Session, Standing, Step};
 
 /// Settings under which the published rules collapse: nothing holds prototypes, prior or temperature.
 fn reckless(guard: &[(&'static str, &'static str)]) -> Config {
@@ -97,4 +97,50 @@ fn a_restored_session_stands_on_its_healthy_copy() {
         let largest = rounded[class * 16..][..16].iter().map(|v| v.unsigned_abs()).max().unwrap();
         assert!(largest == 32767 || scales[class] == 0.0, "class {class}: {largest}");
     }
+}
+
+/// Whatever the guard does, a copy stays a copy: a return to a healthy state in the middle of a scene begins none, and
+/// while the frozen model answers, scenes go on.
+#[test]
+fn copies_stay_copies_whatever_the_guard_does() {
+    let world = World::new(10, 64, 20.0);
+    // Class after class: adapted answers concentrate, which a strict guard takes for a collapse.
+    let labels: Vec<usize> = (0..700).map(|i| i / 70).collect();
+    let pictures = world.images(&labels, &mut Rng(42));
+    // Five copies each: the guard judges every 64 rows, which is in the middle of a scene.
+    let rows = pictures.select(&(0..3500).map(|i| i / 5).collect::<Vec<_>>());
+    let strict = [
+        ("guard.advanced.window", "16"),
+        ("guard.advanced.concentration", "1"),
+        ("guard.advanced.support", "1"),
+        ("guard.advanced.patience", "200"),
+    ];
+    let cuts = |step: &Step| step.rows.iter().map(|r| (r.scene, r.begins_scene)).collect::<Vec<_>>();
+    let calm = world.session(&quick("ul-tta", &[("guard.enabled", "false")])).step(&rows).unwrap();
+    let mut session = world.session(&quick("ul-tta", &strict));
+    let mut step = session.step(&rows.slice(0..1)).unwrap();
+    let (mut standings, mut alone) = (Vec::new(), cuts(&step));
+    for row in 1..rows.rows() {
+        let one = rows.slice(row..row + 1);
+        let foretold = session.predict(&one).unwrap().rows[0];
+        step = session.step(&one).unwrap();
+        assert_eq!(foretold.begins_scene, step.rows[0].begins_scene, "row {row}: {:?}", step.health.standing);
+        alone.extend(cuts(&step));
+        standings.push(step.health.standing);
+    }
+    for standing in [Standing::Healthy, Standing::Restored, Standing::ZeroShot] {
+        assert!(standings.contains(&standing), "{standing:?} is part of what is tested");
+    }
+    assert_eq!(alone, cuts(&calm));
+    assert_eq!(step.health.scenes, calm.health.scenes);
+    assert!(calm.health.scenes < 800, "{} scenes of 700 pictures", calm.health.scenes);
+    // In blocks it is the same, and a label for a copy finds its scene across returns and falls.
+    let mut whole = world.session(&quick("ul-tta", &strict));
+    assert_eq!(cuts(&whole.step(&rows).unwrap()), alone);
+    assert_eq!(differing(&whole.state(), &session.state()), [""; 0]);
+    let fell = 1 + standings.iter().position(|&s| s == Standing::ZeroShot).unwrap() as u64;
+    let copy = (fell + 5..).find(|&id| !alone[id as usize].1).unwrap();
+    let first = (0..copy).rev().find(|&id| alone[id as usize].1).unwrap();
+    assert!(whole.correct(copy, 3).unwrap());
+    assert_eq!(whole.corrections(), [(first, 3)], "the label of copy {copy} is one for its scene");
 }

@@ -1,13 +1,14 @@
 //! Real feature streams, where they are present: what the default promises its users, and what the guard does.
 //!
 //! The streams lie beside the workspace in `../shared/data`; without them every test here is ignored (`build.rs`). All
-//! figures are in percent, means over two shuffles. Labels are read here only: the library never sees them.
+//! figures are in percent, means over five shuffles; the bounds are what the default was made for. Labels are read here
+//! only: the library never sees them.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use crate::common::{Rng, config};
-use ultta::{Config, FeatureFile, Features, Head, Health, Input, Session, Standing, State};
+use ultta::{Config, FeatureFile, Features, Head, Health, Input, Session, Standing, State, Temperature};
 use ultta_formats::StoredFeatures;
 
 const SEEDS: u64 = 5;
@@ -180,8 +181,8 @@ fn shuffled_streams_gain_and_none_is_harmed() {
         assert!(f.ece[1] <= f.ece[0] + 2.0, "{name}: ECE {:.2?}", f.ece);
     }
     let mean = Figures::mean(all.iter().map(|a| a.1));
-    assert!(mean.gain() >= 1.6, "{:+.2}", mean.gain());
-    assert!(mean.ece[1] <= 0.83 * mean.ece[0], "ECE {:.2?}", mean.ece);
+    assert!(mean.gain() >= 2.2, "{:+.2}", mean.gain());
+    assert!(mean.ece[1] <= 0.5 * mean.ece[0], "ECE {:.2?}", mean.ece);
 }
 
 #[test]
@@ -192,7 +193,7 @@ fn class_sorted_streams_gain_most() {
         assert!(f.gain() >= -0.5, "{name}: {:+.2}", f.gain());
     }
     let mean = Figures::mean(all.iter().map(|a| a.1));
-    assert!(mean.gain() >= 9.0, "{:+.2}", mean.gain());
+    assert!(mean.gain() >= 18.0, "{:+.2}", mean.gain());
     assert!(mean.ece[1] <= 0.6 * mean.ece[0], "ECE {:.2?}", mean.ece);
 }
 
@@ -201,7 +202,7 @@ fn class_sorted_streams_gain_most() {
 fn streams_without_most_classes_gain() {
     let all = default_on_all(Order::Partial);
     let mean = Figures::mean(all.iter().map(|a| a.1));
-    assert!(mean.gain() >= 1.1, "{:+.2}", mean.gain());
+    assert!(mean.gain() >= 5.0, "{:+.2}", mean.gain());
 }
 
 /// Noise half as long as an anchor on every anchor: the head then favours some classes and hardly ever answers
@@ -209,6 +210,7 @@ fn streams_without_most_classes_gain() {
 #[test]
 #[cfg_attr(not(shared_data), ignore = "needs ../shared/data")]
 fn poor_heads_are_not_made_worse() {
+    let mut nll = [0.0; 2];
     for pack in packs() {
         let runs = (0..SEEDS).map(|seed| {
             let (mut rng, dim) = (Rng(seed + 1), pack.head.dim());
@@ -217,12 +219,25 @@ fn poor_heads_are_not_made_worse() {
             let rows = Features::normalized(rows, dim).unwrap().data().to_vec();
             let head = Head::new(rows, dim, pack.head.classes().to_vec(), pack.head.logit_scale()).unwrap();
             let mut session = Session::new(Arc::new(head), &Config::default()).unwrap();
-            play(&mut session, pack, &order(pack, Order::Shuffled, seed)).0
+            let rows = order(pack, Order::Shuffled, seed);
+            let step = session.step(&pack.features.select(&rows)).unwrap();
+            let mut lost = [0.0; 2];
+            for (i, &row) in rows.iter().enumerate() {
+                let (class, mut frozen) = (pack.labels[row], vec![0.0; pack.head.n_classes()]);
+                ultta::internal::softmax(step.zero_shot.row(i), 1.0, &mut frozen);
+                lost[0] -= f64::from(frozen[class].max(1e-30)).ln();
+                lost[1] -= f64::from(step.probs(i, Temperature::Cal)[class].max(1e-30)).ln();
+            }
+            let share = 1.0 / (rows.len() as f64 * SEEDS as f64 * PACKS.len() as f64);
+            nll = [0, 1].map(|who| nll[who] + lost[who] * share);
+            figures(&step.rows, pack, &rows)
         });
         let mean = Figures::mean(runs.collect::<Vec<_>>().into_iter());
         println!("poor head {:20} top-1 {:.2?} ({:+.2})", pack.name, mean.top1, mean.gain());
-        assert!(mean.gain() >= -1.0, "{}: {:+.2}", pack.name, mean.gain());
+        assert!(mean.gain() >= -0.5, "{}: {:+.2}", pack.name, mean.gain());
     }
+    println!("poor heads: NLL {nll:.3?}");
+    assert!(nll[1] <= nll[0], "NLL {nll:.3?}");
 }
 
 /// Weaker prompts that people really wrote.

@@ -25,7 +25,9 @@ fn shots(rows: &Features<'_>, length: usize, seed: u64) -> Features<'static> {
     Features::normalized(noisy, copies.dim()).unwrap()
 }
 
-/// What the method has learnt, without the ids of rows and the number of rows in the scene at hand.
+/// What the method, guard, alarms and estimates have learnt, without what is told of rows: their ids and the number of rows in
+/// the scene at hand; the alarm for a feed that repeats itself, and draws of earlier scenes by their ids; and estimates, which
+/// are of the answers to all rows, copies among them. Rejection and sets, which are off here, speak of rows, too.
 fn learnt(session: &Session) -> State {
     let mut state = session.state();
     let ids = [
@@ -35,10 +37,13 @@ fn learnt(session: &Session) -> State {
         "local.scene.copies",
         "local.scene.copies_of",
     ];
+    let alarms = ["alarm.counts", "alarm.sum", "alarm.recent", "alarm.recent_weight", "alarm.mix.recent"];
+    let estimates = ["estimate.counts", "estimate.halves", "estimate.named"];
     state.tensors.retain(|name, _| {
-        ["evidence.", "gate.", "local."].iter().any(|p| name.starts_with(p))
-            && !name.starts_with("local.kept.")
-            && !ids.contains(&name.as_str())
+        let own = ["evidence.", "gate.", "local.", "guard."].iter().any(|p| name.starts_with(p));
+        own && !name.starts_with("local.kept.") && !ids.contains(&name.as_str())
+            || alarms.contains(&name.as_str())
+            || estimates.contains(&name.as_str())
     });
     state
 }
@@ -61,6 +66,9 @@ proptest! {
         let step = often.step(&repeated(&rows, &times)).unwrap();
         prop_assert_eq!(step.health.scenes, rows.rows() as u64);
         prop_assert_eq!(learnt(&once), learnt(&often));
+        for part in ["guard.", "alarm.", "estimate."] {
+            prop_assert!(learnt(&often).any_under(part), "{} is compared", part);
+        }
         let mut first = 0;
         for (scene, &n) in times.iter().enumerate() {
             let shot = &step.rows[first..first + n];

@@ -9,6 +9,7 @@ use crate::method::is_baseline;
 use crate::metrics::Interval;
 use crate::plot::{HeatCell, Page, Table};
 use crate::protocol::HARM;
+use crate::refused::{Refused, Why};
 use crate::summary::{Run, Summary};
 
 /// Losses that are listed one by one.
@@ -77,6 +78,8 @@ struct Matrix<'a> {
     packs: Vec<&'a str>,
     protocols: Vec<&'a str>,
     cells: BTreeMap<(&'a str, &'a str), [Gain; 3]>,
+    /// Cells that no method can run in.
+    not_applicable: BTreeSet<(&'a str, &'a str)>,
     /// Least gain in any window after garbage, least gain of a return against the first visit.
     after_garbage: Option<(f64, String)>,
     visits: Option<(f64, String)>,
@@ -84,7 +87,7 @@ struct Matrix<'a> {
 
 impl<'a> Matrix<'a> {
     /// A matrix per method, where there is more than one protocol; zero-shot has none.
-    fn all(runs: &'a [Run]) -> Vec<Self> {
+    fn all(runs: &'a [Run], refused: &'a [Refused]) -> Vec<Self> {
         let protocols: BTreeSet<&str> = runs.iter().map(|r| r.summary.protocol.as_str()).collect();
         let methods: BTreeSet<&str> = runs.iter().map(|r| r.summary.method.as_str()).collect();
         if protocols.len() < 2 {
@@ -95,10 +98,10 @@ impl<'a> Matrix<'a> {
         let further = protocols.iter().filter(|p| !HARM.contains(p)).copied();
         let protocols: Vec<&str> = known.chain(further).collect();
         let methods = methods.into_iter().filter(|m| !is_baseline(m));
-        methods.map(|method| Self::new(runs, method, &protocols)).collect()
+        methods.map(|method| Self::new(runs, refused, method, &protocols)).collect()
     }
 
-    fn new(runs: &'a [Run], method: &'a str, protocols: &[&'a str]) -> Self {
+    fn new(runs: &'a [Run], refused: &'a [Refused], method: &'a str, protocols: &[&'a str]) -> Self {
         let own: Vec<&Summary> = runs.iter().map(|r| &r.summary).filter(|s| s.method == method).collect();
         let mut groups: BTreeMap<(&str, &str), Vec<&Summary>> = BTreeMap::new();
         for summary in &own {
@@ -113,6 +116,11 @@ impl<'a> Matrix<'a> {
             method,
             packs: packs.into_iter().collect(),
             protocols: protocols.iter().copied().filter(|p| own.iter().any(|s| s.protocol == *p)).collect(),
+            not_applicable: refused
+                .iter()
+                .filter(|r| r.why == Why::Strangers)
+                .map(|r| (r.dataset.as_str(), r.protocol.as_str()))
+                .collect(),
             after_garbage: least(own.iter().filter_map(after).collect()),
             visits: least(own.iter().filter_map(returned).collect()),
             cells: groups
@@ -120,6 +128,11 @@ impl<'a> Matrix<'a> {
                 .map(|(key, runs)| (key, FIGURES.each_ref().map(|f| f.of(&runs))))
                 .collect(),
         }
+    }
+
+    /// What stands in a cell without runs.
+    fn gap(&self, pack: &str, protocol: &str) -> &'static str {
+        if self.not_applicable.contains(&(pack, protocol)) { "n/a" } else { "" }
     }
 
     fn losses(&self, figure: usize) -> usize {
@@ -230,12 +243,12 @@ const COUNTS: [&str; 13] = [
 
 const EXPLAINED: &str = "A cell is a pack under a protocol, the mean over seeds, against zero-shot on the same samples; \
     top-1 as a gain, above 0 is better; ECE and NLL as changes, below 0 is better. A cell loses (▼) if top-1 is more than 0.5 points below zero-shot, ECE more \
-    than 1 point or NLL more than 0.02 nats above, and the paired bootstrap interval over samples leaves out 0. An empty \
-    cell was not run, or is not applicable.";
+    than 1 point or NLL more than 0.02 nats above, and the paired bootstrap interval over samples leaves out 0. A cell with \
+    n/a is not applicable: no other pack has strangers for it. An empty cell was not run.";
 
 /// The section of the page; nothing with a single protocol.
-pub(super) fn section(mut page: Page, runs: &[Run]) -> Page {
-    let matrices = Matrix::all(runs);
+pub(super) fn section(mut page: Page, runs: &[Run], refused: &[Refused]) -> Page {
+    let matrices = Matrix::all(runs, refused);
     if matrices.is_empty() {
         return page;
     }
@@ -259,7 +272,7 @@ pub(super) fn section(mut page: Page, runs: &[Run]) -> Page {
         }
         for (i, figure) in FIGURES.iter().enumerate() {
             let cell = |pack: &str, protocol: &str| match matrix.cells.get(&(pack, protocol)) {
-                None => HeatCell::default(),
+                None => HeatCell { text: matrix.gap(pack, protocol).into(), ..HeatCell::default() },
                 Some(cell) => HeatCell {
                     text: figure.marked(&cell[i]),
                     title: format!("{pack}, {protocol}"),
@@ -317,8 +330,8 @@ fn tone(tolerances: f64) -> i8 {
 }
 
 /// Harm as Markdown: counts, the worst cells, and the matrix of each figure.
-pub(super) fn markdown(runs: &[Run]) -> String {
-    let matrices = Matrix::all(runs);
+pub(super) fn markdown(runs: &[Run], refused: &[Refused]) -> String {
+    let matrices = Matrix::all(runs, refused);
     let mut out = String::new();
     if matrices.is_empty() {
         return out;
@@ -337,7 +350,8 @@ pub(super) fn markdown(runs: &[Run]) -> String {
             let row = |pack: &&str| {
                 let cell =
                     |protocol: &&str| matrix.cells.get(&(*pack, *protocol)).map(|c| figure.marked(&c[i]));
-                let cells = matrix.protocols.iter().map(|p| cell(p).unwrap_or_default());
+                let cells =
+                    matrix.protocols.iter().map(|p| cell(p).unwrap_or_else(|| matrix.gap(pack, p).into()));
                 std::iter::once(short(pack, &matrix.packs)).chain(cells).collect()
             };
             let rows: Vec<Vec<String>> = matrix.packs.iter().map(row).collect();
@@ -391,7 +405,7 @@ mod tests {
     fn a_loss_counts_beyond_its_tolerance_and_its_interval() {
         let mut runs = runs();
         let matrix = |runs: &[Run]| {
-            let all = Matrix::all(runs);
+            let all = Matrix::all(runs, &[]);
             assert_eq!((all.len(), &all[0].protocols[..]), (1, &["iid", "sorted"][..]));
             ([0, 1, 2].map(|i| all[0].losses(i)), all[0].listed())
         };
@@ -412,7 +426,7 @@ mod tests {
         assert_eq!(counts, [1, 0, 1]);
         assert_eq!(listed[0], ["sky · iid", "+0.0", "+0.0", "+0.500 ▼"]);
         assert_eq!(listed[1][..2], ["sea · sorted", "-1.0 ▼"]);
-        let text = markdown(&runs);
+        let text = markdown(&runs, &[]);
         assert!(
             text.contains("| ours | 4 |") && text.contains("ours — change in NLL (nats, below 0 is better)")
         );
@@ -420,7 +434,14 @@ mod tests {
             !text.contains("worst 300 after garbage") && !text.contains("worst return"),
             "no row fills them"
         );
-        assert_eq!(markdown(&runs[..1]), "", "one protocol is no matrix");
+        assert_eq!(markdown(&runs[..1], &[]), "", "one protocol is no matrix");
+        // Sky under iid was not run, or cannot be.
+        let (protocol, dataset, method) = ("iid".to_string(), "sky".to_string(), "ours".to_string());
+        let alone = Refused { protocol, dataset, method, why: Why::Strangers, reason: "alone".into() };
+        assert!(
+            markdown(&runs[..3], &[]).contains(" |  |") && !markdown(&runs[..3], &[]).contains("| n/a |")
+        );
+        assert!(markdown(&runs[..3], &[alone]).contains("| n/a |"));
     }
 
     #[test]

@@ -73,7 +73,7 @@ pub fn html(found: &Runs) -> Result<String> {
         page = page.unfold().unfold();
     }
     page = page.section("Gain and harm").fold("Method by method, stream by stream");
-    page = harm::section(page, &runs).unfold();
+    page = harm::section(page, &runs, &refused).unfold();
     page = page.section("Further figures");
     page = stability(page.fold("Stability"), &runs).unfold();
     page = open_set(page, &runs);

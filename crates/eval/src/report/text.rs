@@ -43,7 +43,7 @@ pub fn markdown(runs: &[Run], refused: &[Refused]) -> String {
         });
     }
     out.push_str(&costs(runs));
-    out.push_str(&harm::markdown(runs));
+    out.push_str(&harm::markdown(runs, refused));
     out
 }
 

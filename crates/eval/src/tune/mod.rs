@@ -23,6 +23,7 @@ use crate::method::Method;
 use crate::plan::{Job, Plan, Progress, in_parallel};
 use crate::random::Random;
 use crate::run_folder::config_text;
+use crate::stream::strangers;
 
 pub use journal::{Evaluated, Journal};
 pub use space::{Knob, Point, Scale, Space, tunable};
@@ -105,12 +106,12 @@ impl Tune {
         let started = Instant::now();
         let within = |share: f64| self.budget.is_none_or(|budget| started.elapsed() < budget.mul_f64(share));
         let space = Space::of(self.plan.methods[0].clone())?;
-        let (jobs, skipped) = self.plan.jobs();
+        let (mut jobs, skipped) = self.plan.jobs();
+        let mut folds = self.folds(&mut jobs, &space);
         let journal = Journal::open(&self.journal)?;
         let mut evaluations =
             Evaluations { tune: self, space: &space, jobs: &jobs, journal, known: HashMap::new() };
         let all: Vec<usize> = (0..jobs.len()).collect();
-        let mut folds = self.folds(&jobs, &space);
         let mut random = Random::new(self.seed);
         let drawn = self.trials.div_ceil(2).max(1);
         let mut trials = 0;
@@ -146,21 +147,51 @@ impl Tune {
         self.tuned(&space, &folds, &evaluations, trials, skipped)
     }
 
-    /// The first fold is fitted to everything, each further one leaves something out.
-    fn folds(&self, jobs: &[Job<'_>], space: &Space) -> Vec<Search> {
+    /// How many evaluations a search makes at most. Folds whose best settings are the same share theirs.
+    pub fn most_evaluations(&self) -> Result<usize> {
+        let space = Space::of(self.plan.methods[0].clone())?;
+        let (mut jobs, _) = self.plan.jobs();
+        let folds = self.folds(&mut jobs, &space);
+        let drawn = self.trials.div_ceil(2).max(1);
+        let over = |part: fn(&Search) -> usize| folds.iter().map(part).sum::<usize>();
+        Ok(drawn * jobs.len()
+            + (self.trials.max(drawn) - drawn) * over(|f| f.fit.len())
+            + over(|f| f.out.len()))
+    }
+
+    /// The first fold is fitted to everything, each further one leaves something out. Strangers that a fold would draw from
+    /// packs it leaves out it draws from others: such streams are jobs of their own, behind those of the plan.
+    fn folds<'a>(&self, jobs: &mut Vec<Job<'a>>, space: &Space) -> Vec<Search> {
         let group = |d: &Dataset| match self.leave_out {
             LeaveOut::Dataset => d.family().to_string(),
             LeaveOut::Encoder => d.encoder().unwrap_or("encoder unknown").to_string(),
         };
         let groups: BTreeSet<String> = self.plan.datasets.iter().map(group).collect();
-        let named = groups.into_iter().map(Some);
-        let fold = |name: Option<String>| {
-            let left_out = |i: &usize| jobs[*i].packs.iter().any(|d| name.as_ref() == Some(&group(d)));
-            let (out, fit) = (0..jobs.len()).partition(left_out);
+        let planned = jobs.len();
+        let mut fold = |name: Option<String>| {
+            let is_left = |d: &&Dataset| name.as_ref() == Some(&group(d));
+            let (mut fit, mut out) = (Vec::new(), Vec::new());
+            for i in 0..planned {
+                let job = &jobs[i];
+                if job.packs.iter().any(is_left) {
+                    out.push(i);
+                } else if job.protocol.open > 0.0 && job.others.iter().any(is_left) {
+                    let others: Vec<&'a Dataset> =
+                        job.others.iter().copied().filter(|d| !is_left(d)).collect();
+                    if !strangers(job.packs[0], &others).is_empty() {
+                        fit.push(jobs.len());
+                        jobs.push(Job { others, ..job.clone() });
+                    }
+                } else {
+                    fit.push(i);
+                }
+            }
             Search { name, fit, out, best: space.start(), score: f64::NEG_INFINITY }
         };
-        let folds = std::iter::once(None).chain(named).map(fold);
-        folds.filter(|fold| !fold.fit.is_empty() && (fold.name.is_none() || !fold.out.is_empty())).collect()
+        let folds: Vec<Search> =
+            std::iter::once(None).chain(groups.into_iter().map(Some)).map(&mut fold).collect();
+        let whole = |fold: &Search| !fold.fit.is_empty() && (fold.name.is_none() || !fold.out.is_empty());
+        folds.into_iter().filter(whole).collect()
     }
 
     fn tuned(
@@ -186,7 +217,8 @@ impl Tune {
         };
         let mut folds = folds.iter().map(fold).collect::<Result<Vec<Fold>>>()?.into_iter();
         let whole = folds.next().expect("the first fold is fitted to everything");
-        Ok(Tuned { whole, folds: folds.collect(), trials, skipped })
+        let other_build = evaluations.journal.other_build();
+        Ok(Tuned { whole, folds: folds.collect(), trials, skipped, other_build })
     }
 }
 
@@ -388,6 +420,97 @@ mod tests {
         let text = tuned.to_toml("ultta tune --data packs");
         assert!(text.contains("ultta tune --data packs") && text.contains("left out"), "{text}");
         assert_eq!(ultta::Config::from_toml(&text).unwrap(), tuned.whole.method.config);
+    }
+
+    #[test]
+    fn a_fold_is_what_a_search_without_the_pack_finds() {
+        let folder = tempfile::tempdir().unwrap();
+        let both = tune(folder.path(), "both", 2).run(&()).unwrap();
+        for (left, fold) in ["sea", "sky"].into_iter().zip(&both.folds) {
+            assert_eq!(fold.name.as_deref(), Some(left));
+            let mut alone = tune(folder.path(), &format!("without-{left}"), 2);
+            alone.plan.datasets.retain(|d| d.name != left);
+            let alone = alone.run(&()).unwrap();
+            assert!(alone.folds.is_empty(), "one pack cannot be left out");
+            assert_eq!(
+                (&fold.settings, &fold.fitted),
+                (&alone.whole.settings, &alone.whole.fitted),
+                "{left}"
+            );
+        }
+    }
+
+    #[test]
+    fn folds_draw_no_strangers_from_what_they_leave_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut tune = tune(folder.path(), "j", 2);
+        let names = ["sea", "sky", "ice"];
+        let packs = names.map(|name| Made { rows: 120, ..Made::named(name) });
+        tune.plan.datasets = datasets(folder.path(), &packs);
+        tune.plan.protocols = vec!["iid+open:0.3".parse().unwrap()];
+        let space = Space::of(tune.plan.methods[0].clone()).unwrap();
+        let (mut jobs, _) = tune.plan.jobs();
+        let folds = tune.folds(&mut jobs, &space);
+        assert_eq!(folds.len(), 4);
+        for fold in &folds[1..] {
+            let left = fold.name.as_deref().unwrap();
+            assert_eq!((fold.fit.len(), fold.out.len()), (4, 2), "two packs, two seeds: {left}");
+            for job in fold.fit.iter().map(|&i| &jobs[i]) {
+                let seen: Vec<&str> = job.packs.iter().chain(&job.others).map(|d| d.name.as_str()).collect();
+                assert!(seen.len() == 2 && !seen.contains(&left), "without {left}: {seen:?}");
+            }
+        }
+        assert!(
+            folds[0].fit.iter().all(|&i| jobs[i].others.len() == 2),
+            "what is shipped is fitted to everything"
+        );
+        // Of two packs, the other one has no strangers left: the cell is not part of the fold.
+        tune.plan.datasets.pop();
+        let (mut jobs, _) = tune.plan.jobs();
+        let folds: Vec<Option<String>> = tune.folds(&mut jobs, &space).into_iter().map(|f| f.name).collect();
+        assert_eq!(folds, [None]);
+    }
+
+    #[test]
+    fn encoders_are_left_out_by_their_names() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut tune = tune(folder.path(), "j", 2);
+        let of = |name, encoder| Made { rows: 120, encoder, ..Made::named(name) };
+        let packs = [of("sea", "one"), of("sky", "one"), of("ice", "two"), of("fog", "")];
+        tune.plan.datasets = datasets(folder.path(), &packs);
+        tune.leave_out = LeaveOut::Encoder;
+        let space = Space::of(tune.plan.methods[0].clone()).unwrap();
+        let (mut jobs, _) = tune.plan.jobs();
+        let folds = tune.folds(&mut jobs, &space);
+        let left: Vec<(&str, BTreeSet<&str>)> = folds[1..]
+            .iter()
+            .map(|f| (f.name.as_deref().unwrap(), f.out.iter().map(|&i| jobs[i].dataset.as_str()).collect()))
+            .collect();
+        let expected = [("encoder unknown", vec!["fog"]), ("one", vec!["sea", "sky"]), ("two", vec!["ice"])];
+        assert_eq!(left, expected.map(|(encoder, packs)| (encoder, packs.into_iter().collect())));
+    }
+
+    #[test]
+    fn evaluations_of_another_build_are_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = tune(folder.path(), "j", 2).run(&()).unwrap();
+        let again = tune(folder.path(), "j", 2).run(&()).unwrap();
+        assert_eq!((first.other_build, again.other_build), (0, 0));
+        let path = folder.path().join("j");
+        let text = std::fs::read_to_string(&path).unwrap();
+        let own = crate::made::Made::now().built;
+        std::fs::write(&path, text.replacen(&own, "2000-01-01 00:00 UTC", 3)).unwrap();
+        assert_eq!(tune(folder.path(), "j", 2).run(&()).unwrap().other_build, 3);
+    }
+
+    #[test]
+    fn a_search_makes_no_more_evaluations_than_told_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let (tune, made) = (tune(folder.path(), "j", 2), watch(usize::MAX));
+        let most = tune.most_evaluations().unwrap();
+        tune.run(&made).unwrap();
+        let made = made.fresh.into_inner();
+        assert!(made <= most && 2 * made > most, "{made} of at most {most}");
     }
 
     #[test]

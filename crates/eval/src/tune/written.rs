@@ -40,6 +40,8 @@ pub struct Tuned {
     pub trials: usize,
     /// What could not be run, and why.
     pub skipped: Vec<String>,
+    /// How many evaluations of the journal another build of the program made: what it does may have changed since.
+    pub other_build: usize,
 }
 
 impl Gain {

@@ -133,4 +133,44 @@ impl UlTta {
         work.corrected = buffer;
         answered
     }
+
+    /// Takes in a row that the frozen model answers: it teaches nothing, but scenes go on and the watch looks out, so that
+    /// scenes are cut where they would be cut otherwise. `resting` is the batch with no row that may teach. Tells whether the
+    /// row is a copy.
+    pub(super) fn pass_by(
+        &mut self,
+        batch: &Batch<'_>,
+        resting: &Batch<'_>,
+        row: usize,
+        work: &mut Work,
+        scores: &mut [f32],
+    ) -> bool {
+        if !batch.may_learn(row) {
+            return self.take_in(resting, row, work, scores).answer.copy;
+        }
+        let (incoming, id) = (Incoming::of(batch, row), batch.first_id + row as u64);
+        if self.is_copy(incoming) {
+            self.scene.join(incoming.z, incoming.text);
+            self.scene.note_copy(id);
+            return true;
+        }
+        let moments = moments(incoming);
+        if self.watch.push(moments, incoming.frozen.label, self.config.advanced.restart_at) {
+            self.restart(work);
+        }
+        let answered = self.answer_corrected(incoming, work, scores);
+        if self.config.scenes {
+            self.scene.begin(id, incoming.z, incoming.text, moments);
+            self.scene.keep_prior(&work.prior.mix, &work.log_prior);
+        }
+        self.learn(resting, row, incoming, &answered, work);
+        false
+    }
+
+    /// Takes over what depends on the rows alone, because these go on after a return to a healthy state: the scene at hand, the
+    /// ids of copies, and the watch. The prior under which the scene began is forgotten with all that misled.
+    pub(super) fn keep_rows(&mut self, other: &Self) {
+        (self.scene, self.watch) = (other.scene.clone(), other.watch.clone());
+        self.scene.forget_prior();
+    }
 }

@@ -52,6 +52,7 @@ impl UlTta {
         let mut fresh = Self::new(&self.config, &self.head);
         if !state.any_under("evidence.") {
             fresh.keep_labels(self);
+            fresh.keep_rows(self);
             fresh.shared = self.shared.clone();
             return Ok(fresh);
         }
@@ -70,8 +71,9 @@ impl UlTta {
         if state.any_under("local.") || state.any_under("gate.") {
             fresh.load_local(state)?;
         } else {
-            // A label that somebody gave outlives a return to a healthy state.
+            // A label that somebody gave outlives a return to a healthy state, and so do the rows.
             fresh.keep_labels(self);
+            fresh.keep_rows(self);
             fresh.prior.update(&PriorWork::default());
             if let Some(evidence) = &mut fresh.evidence {
                 evidence.recompute(fresh.shared.as_deref().and_then(Shared::others));

@@ -13,7 +13,8 @@
 //! of scenes, held near a start value at first and below a cap always: rows of noise lie far apart and would make
 //! everything else look near.
 //!
-//! Where a scene is cut depends on the rows alone, never on how they are grouped, answered or learnt from. A row that
+//! Where a scene is cut depends on the rows alone, never on how they are grouped, answered or learnt from; nor on what
+//! the guard does (`arrival.rs`, `keep_rows`). A row that
 //! may not teach is compared with the scene at hand and leaves it as it is. One stream is one camera: with rows of
 //! several cameras in turns every row begins a scene.
 
@@ -155,6 +156,12 @@ impl Scene {
     pub(super) fn keep_prior(&mut self, mix: &[f32], log_prior: &[f32]) {
         self.mix.copy_from_slice(mix);
         self.log_prior.copy_from_slice(log_prior);
+    }
+
+    /// Copies of the scene at hand are answered under no prior from here on.
+    pub(super) fn forget_prior(&mut self) {
+        self.mix.fill(1.0);
+        self.log_prior.fill(0.0);
     }
 
     /// What near means starts again: the stream has changed.
