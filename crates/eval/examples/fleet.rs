@@ -4,10 +4,14 @@
 //! with one head are dealt out by `domain`, half of the members seeing either. Members answer and learn row by row, in turns, and
 //! exchange deltas after every N rows each. Beside them: members that do not share, and one machine that sees every row.
 //! `--rows N` adds a simulated pack of N rows for each member, so that many members have enough to learn from, too. What an exchange costs is
-//! measured on the packs, for every number of members, and on simulated heads of other dimensions and numbers of classes.
+//! measured on the packs, for every number of members, and with `--rows` on simulated heads of other dimensions and numbers of classes.
 //!
-//!     cargo run --release -p ultta-eval --example fleet -- [FOLDER …] [--members 1,4,16] [--every 1,8,64] [--rows N] [--svg FILE]
+//!     cargo run --release -p ultta-eval --example fleet -- [FOLDER …] [--members 1,4,16] [--every 1,8,64] [--rows N]
+//!     cargo run --release -p ultta-eval --example fleet -- --draw docs/scale.md --svg docs/scale.svg
+//!
+//! The second call draws the tables of a file, so that they may come from several runs.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -30,6 +34,7 @@ struct Arguments {
     every: Vec<usize>,
     /// Of a simulated pack, for each member; 0: none.
     rows: usize,
+    draw: Option<PathBuf>,
     svg: Option<PathBuf>,
 }
 
@@ -50,7 +55,11 @@ struct Traffic {
 }
 
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
-    let Arguments { folders, members, every, rows, svg } = arguments()?;
+    let Arguments { folders, members, every, rows, draw, svg } = arguments()?;
+    if let (Some(tables), Some(svg)) = (draw, svg) {
+        let chart = chart(&std::fs::read_to_string(tables)?);
+        return Ok(std::fs::write(svg, standalone(&chart.to_svg()))?);
+    }
     let mut datasets = Vec::new();
     for folder in &folders {
         for (features, head) in find(folder, Heads::Main)? {
@@ -73,30 +82,6 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     if all.is_empty() && rows == 0 {
         return Err("no packs there".into());
     }
-    let shares: Vec<String> = every.iter().map(|rows| format!("every {rows} rows")).collect();
-    println!("| pack | split | members | zero-shot | one machine | alone | {} |", shares.join(" | "));
-    println!("|---|---|---|---|---|---|{}", "---|".repeat(every.len()));
-    // Per kind of split: the figures of its packs, by number of members.
-    let mut kinds: Vec<(String, Vec<Vec<Vec<f64>>>)> = Vec::new();
-    let mut note =
-        |kind: String, table: Vec<Vec<f64>>| match kinds.iter_mut().find(|(known, _)| *known == kind) {
-            Some((_, tables)) => tables.push(table),
-            None => kinds.push((kind, vec![table])),
-        };
-    for (split, traffic) in &all {
-        let table =
-            members.iter().map(|&count| line(traffic, split, count, &every)).collect::<Result<_>>()?;
-        note(split.to_string(), table);
-    }
-    for split in ["even", "mix"].into_iter().filter(|_| rows > 0) {
-        let (classes, dim) = SIMULATED;
-        let row = |&count: &usize| line(&simulated(classes, dim, rows * count)?, split, count, &every);
-        note(format!("simulated {split}"), members.iter().map(row).collect::<Result<_>>()?);
-    }
-    if let Some(path) = svg {
-        std::fs::write(path, standalone(&chart(&kinds, &members, &every).to_svg()))?;
-    }
-    println!();
     println!(
         "| pack | classes | dimension | members | bytes of a delta | ms to cut | ms to take | kB that a member takes per exchange |"
     );
@@ -107,33 +92,70 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
             costs(traffic, split, count, last)?;
         }
     }
-    for (classes, dim) in SIZES {
+    for (classes, dim) in SIZES.into_iter().filter(|_| rows > 0) {
         costs(&simulated(classes, dim, 4 * TIMED)?, "even", 4, last)?;
+    }
+    println!();
+    let shares: Vec<String> = every.iter().map(|rows| format!("every {rows} rows")).collect();
+    println!("| pack | split | members | zero-shot | one machine | alone | {} |", shares.join(" | "));
+    println!("|---|---|---|---|---|---|{}", "---|".repeat(every.len()));
+    for (split, traffic) in &all {
+        for &count in &members {
+            line(traffic, split, count, &every)?;
+        }
+    }
+    for split in ["even", "mix"].into_iter().filter(|_| rows > 0) {
+        let (classes, dim) = SIMULATED;
+        for &count in &members {
+            line(&simulated(classes, dim, rows * count)?, split, count, &every)?;
+        }
     }
     Ok(())
 }
 
-/// What sharing gains over members alone, means over packs: a curve for every kind of split and interval.
-fn chart(kinds: &[(String, Vec<Vec<Vec<f64>>>)], members: &[usize], every: &[usize]) -> LineChart {
+/// What sharing gains over members alone, as the tables in a text say, means over packs: a curve for every kind of split and
+/// interval.
+fn chart(text: &str) -> LineChart {
+    let mut curves: Vec<(String, BTreeMap<usize, Vec<f64>>)> = Vec::new();
+    let mut every: Vec<String> = Vec::new();
+    for line in text.lines() {
+        let cells: Vec<&str> = line.trim().trim_matches('|').split('|').map(str::trim).collect();
+        // The head of a table: of the one that is drawn, or of another one.
+        if cells[0] == "pack" {
+            let shares = match &cells[..] {
+                [_, "split", "members", "zero-shot", "one machine", "alone", shares @ ..] => shares,
+                _ => &[],
+            };
+            every = shares.iter().map(|share| share.to_string()).collect();
+        }
+        let [pack, split, members, _, _, alone, shares @ ..] = &cells[..] else { continue };
+        let (Ok(members), Ok(alone)) = (members.parse::<usize>(), alone.parse::<f64>()) else { continue };
+        for (share, every) in shares.iter().zip(&every) {
+            let Ok(share) = share.parse::<f64>() else { continue };
+            let kind = if *pack == "simulated" { "simulated " } else { "" };
+            let name = format!("{kind}{split}, {every}");
+            let known = curves.iter().position(|(known, _)| *known == name).unwrap_or_else(|| {
+                curves.push((name, BTreeMap::new()));
+                curves.len() - 1
+            });
+            curves[known].1.entry(members).or_default().push(share - alone);
+        }
+    }
     let empty =
         LineChart::new("What a member gains by sharing", "members (log2)", "top-1 over alone (points)");
-    kinds.iter().fold(empty, |chart, (kind, tables)| {
-        (0..every.len()).fold(chart, |chart, i| {
-            let gain = |m: usize| {
-                tables.iter().map(|table| table[m][3 + i] - table[m][2]).sum::<f64>() / tables.len() as f64
-            };
-            let points = members.iter().enumerate().map(|(m, &count)| ((count as f64).log2(), gain(m)));
-            chart.series(Series::new(format!("{kind}, every {}", every[i]), points.collect()))
-        })
+    curves.into_iter().fold(empty, |chart, (name, gains)| {
+        let mean = |gains: &Vec<f64>| gains.iter().sum::<f64>() / gains.len() as f64;
+        let points = gains.iter().map(|(&members, gains)| ((members as f64).log2(), mean(gains)));
+        chart.series(Series::new(name, points.collect()))
     })
 }
 
-/// A line of the table, printed; its figures.
-fn line(traffic: &Traffic, split: &str, members: usize, every: &[usize]) -> Result<Vec<f64>> {
+/// A line of the table.
+fn line(traffic: &Traffic, split: &str, members: usize, every: &[usize]) -> Result<()> {
     let figures = cell(traffic, split, members, every)?;
     let shown: Vec<String> = figures.iter().map(|v| format!("{v:.2}")).collect();
     println!("| {} | {split} | {members} | {} |", traffic.name, shown.join(" | "));
-    Ok(figures)
+    Ok(())
 }
 
 /// A line of the table of costs.
@@ -170,6 +192,7 @@ fn arguments() -> std::result::Result<Arguments, Box<dyn std::error::Error>> {
         members: vec![1, 4, 16, 64, 256],
         every: vec![1, 8, 64],
         rows: 0,
+        draw: None,
         svg: None,
     };
     let mut given = std::env::args().skip(1);
@@ -179,11 +202,12 @@ fn arguments() -> std::result::Result<Arguments, Box<dyn std::error::Error>> {
             "--members" => found.members = numbers(value()?)?,
             "--every" => found.every = numbers(value()?)?,
             "--rows" => found.rows = value()?.parse()?,
+            "--draw" => found.draw = Some(value()?.into()),
             "--svg" => found.svg = Some(value()?.into()),
             _ => found.folders.push(Path::new(&argument).to_owned()),
         }
     }
-    if (found.folders.is_empty() && found.rows == 0)
+    if (found.folders.is_empty() && found.rows == 0 && found.draw.is_none())
         || found.members.contains(&0)
         || found.every.contains(&0)
         || found.every.is_empty()
