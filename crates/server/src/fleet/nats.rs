@@ -36,8 +36,10 @@ const PART: usize = 512 << 10;
 const CHECKPOINT: u64 = 64;
 /// Parts of a delta whose rest does not come are forgotten after this.
 const FORGOTTEN: Duration = Duration::from_secs(600);
-/// Pause between two rebuilds of a member.
+/// Pause between two rebuilds of a member. It doubles where another one is asked for at once, because what is kept does not help: each
+/// reads the whole stream, and is written to the member's log. At most so many times.
 const REBUILD: Duration = Duration::from_secs(2);
+const DOUBLINGS: u32 = 5;
 
 pub struct Broker {
     common: Common,
@@ -47,8 +49,8 @@ pub struct Broker {
     unconfirmed: BTreeMap<String, Delta>,
     /// Per member: what its kept contribution goes up to.
     kept: BTreeMap<String, KeptContribution>,
-    /// Per member: when it was rebuilt last; and members that lack something since.
-    rebuilt: BTreeMap<String, Instant>,
+    /// Per member: when it was rebuilt last, and how often the pause has doubled; and members that lack something since.
+    rebuilt: BTreeMap<String, (Instant, u32)>,
     lacking: BTreeSet<String>,
     known: Vec<String>,
 }
@@ -305,6 +307,7 @@ impl Broker {
         let mut new = false;
         for member in members {
             let (own, shared, taker) = (delta.clone(), bytes.clone(), &member.stream);
+            let position = self.known_up_to(member, position);
             let taken = taker.control(move |owner| owner.take(position, &own, &shared)).await;
             match taken.map_err(|problem| problem.detail)? {
                 Taken::New => new = true,
@@ -326,6 +329,12 @@ impl Broker {
         Ok(())
     }
 
+    /// What a member may note that it knows up to: nothing new while something before it is lacking, so that it meets that again
+    /// after a crash.
+    fn known_up_to(&self, member: &Member, position: u64) -> u64 {
+        if self.lacking.contains(&member.name) { 0 } else { position }
+    }
+
     /// Whether a delta is of the member whose subject it came on.
     fn is_of(&self, on: &str, delta: &Delta) -> bool {
         subject(&self.common.view.group, delta.member()) == on
@@ -333,12 +342,19 @@ impl Broker {
 
     /// Gives a member the kept contributions of the others; what followed them is read again.
     async fn rebuild(&mut self, link: &mut Link, member: &Member) -> Result<(), Failure> {
-        if self.rebuilt.get(&member.name).is_some_and(|last| last.elapsed() < REBUILD) {
-            self.lacking.insert(member.name.clone());
-            return Ok(());
+        let mut doublings = 0;
+        if let Some((last, doubled)) = self.rebuilt.get(&member.name) {
+            let pause = REBUILD * (1 << doubled);
+            if last.elapsed() < pause {
+                self.lacking.insert(member.name.clone());
+                return Ok(());
+            }
+            if last.elapsed() < 2 * pause {
+                doublings = (doubled + 1).min(DOUBLINGS);
+            }
         }
         self.lacking.remove(&member.name);
-        self.rebuilt.insert(member.name.clone(), Instant::now());
+        self.rebuilt.insert(member.name.clone(), (Instant::now(), doublings));
         let mut contributions = Vec::new();
         let own = member.standing().await.map_err(|problem| problem.detail)?;
         let own = own.map(|standing| standing.membership.member).unwrap_or_default();
@@ -508,6 +524,7 @@ impl Broker {
                 continue;
             }
             let contribution = contribution.clone();
+            let sequence = self.known_up_to(member, sequence);
             let dropped =
                 member.stream.control(move |owner| owner.drop_member(sequence, &contribution)).await;
             if own {
