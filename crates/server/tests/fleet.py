@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """A fleet under load while everything fails: servers killed -9 at random, one stopped for a minute, the broker killed and restarted,
-messages delivered twice, a server that learns from noise taken out. Afterwards all servers must hold the same evidence, and it must be
+messages delivered twice, a server whose camera is out of focus taken out. Afterwards all servers must hold the same evidence, and it must be
 what they learnt: nothing lost, nothing twice.
 
     cargo build --release --features nats
@@ -30,8 +30,10 @@ import urllib.error
 import urllib.request
 
 DIM, CLASSES, SERVERS, ROWS = 32, 12, 3, 16
-# The server that learns from noise and is taken out.
+# The server whose camera is out of focus and which is taken out.
 POISONED = SERVERS
+# Samples that wait to be given, at most, where evidence is dropped because it misled.
+WAITING = 512
 
 
 def free_port():
@@ -100,7 +102,7 @@ def load(server, centres, stop):
     """Rows without end; what was answered counts, what was cut off may count."""
     rng = random.Random(server.number)
     while not stop.is_set():
-        noise = 3.0 if server.number == POISONED else 0.35
+        noise = 0.6 if server.number == POISONED else 0.35
         rows = [unit([v + rng.gauss(0, noise) for v in rng.choice(centres)]) for _ in range(ROWS)]
         try:
             answer = server.call("/v1/streams/cam/classify", {"features": rows})
@@ -219,7 +221,7 @@ def main():
                     time.sleep(1.5)
                     broker.start()
                 if i == len(plan) // 2:
-                    # The camera that saw noise is mended and taken out, while the others go on.
+                    # The camera out of focus is taken out, while the others go on.
                     enough.set()
                     threads[POISONED].join()
                     while servers[POISONED].call("/v1/groups/all")["own"][0]["waiting"]:
@@ -261,7 +263,7 @@ def main():
                 # All that the stream learnt from is given, once: a scene teaches once. Only evidence that misled is dropped (`judge` in
                 # ul_tta/mod.rs), and with it the samples of the moment that waited to be given.
                 dropped = values(server.call("/v1/streams/cam/state"))["shared.at"][3]
-                assert seen == given or (seen > given and dropped), \
+                assert 0 <= seen - given <= WAITING * dropped, \
                     f"box-{server.number} learnt {seen} samples and gave {given}; its evidence was dropped {dropped} times"
                 lacking += seen - given
                 misled += dropped

@@ -16,7 +16,7 @@ fn servers_that_are_killed_lose_nothing_and_count_nothing_twice() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../server/tests/fleet.py");
     let output = Command::new("python3")
         .arg(script)
-        .args(["--ultta", ULTTA, "--kills", "5", "--pause", "2"])
+        .args(["--ultta", ULTTA, "--kills", "5", "--pause", "2", "--misled", "3"])
         .output()
         .expect("python3 runs");
     let said = String::from_utf8_lossy(&output.stderr);

@@ -84,7 +84,8 @@ impl Broker {
         }
         view.connected = Some(connected);
         view.trouble = done.err();
-        let behind = self.link.as_ref().map_or(0, |link| link.last.saturating_sub(link.read));
+        let unread = self.link.as_ref().filter(|link| !link.done);
+        let behind = unread.map_or(0, |link| link.last.saturating_sub(link.read));
         self.common.look(members, behind).await;
         self.common.view.clone()
     }
@@ -222,6 +223,7 @@ impl Broker {
     async fn take(&mut self, link: &mut Link, members: &[Member]) -> Result<(), Failure> {
         let info = answered(link.stream.get_info()).await?;
         link.last = info.state.last_sequence;
+        link.done = false;
         if link.last < link.read {
             // Another stream than the one that was read: it was made anew.
             link.read = 0;
@@ -230,7 +232,7 @@ impl Broker {
         while link.read < link.last {
             let messages = link.next().await?;
             if messages.is_empty() {
-                return Ok(());
+                break;
             }
             for (sequence, message) in messages {
                 link.read = link.read.max(sequence);
@@ -241,6 +243,7 @@ impl Broker {
                 }
             }
         }
+        link.done = true;
         Ok(())
     }
 

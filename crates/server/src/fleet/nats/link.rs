@@ -42,6 +42,8 @@ pub struct Link {
     /// The last message that was read, and the last there is.
     pub read: u64,
     pub last: u64,
+    /// Whether there was nothing more to read: the last messages there were may have been removed, and are never read.
+    pub done: bool,
     pub partial: BTreeMap<String, Partial>,
     /// Bytes that a delta or a contribution may have.
     pub most: usize,
@@ -267,8 +269,8 @@ pub async fn connect(group: &str, settings: &ShareSettings, most: usize) -> Resu
             answered(context.create_object_store(config)).await?
         }
     };
-    let (read, last, partial) = Default::default();
-    Ok(Link { client, context, stream, objects, reader: None, read, last, partial, most })
+    let (read, last, done, partial) = Default::default();
+    Ok(Link { client, context, stream, objects, reader: None, read, last, done, partial, most })
 }
 
 /// A part of an address without its percent signs.
