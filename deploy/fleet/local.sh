@@ -31,13 +31,13 @@ for box in 1 2 3; do
     "$ultta" serve --data-dir "$folder/box-$box" --port "$at" --share "nats://127.0.0.1:$broker" --member "box-$box" \
         > /dev/null 2> "$folder/box-$box.log" &
     pids+=($!)
-    servers+="server 127.0.0.1:$at; "
+    servers+="server 127.0.0.1:$at max_fails=0; "
     boxes+=("http://127.0.0.1:$at")
 done
 # Started by root, nginx would work as another user, who may not enter the folder.
 user=""
 [ "$(id -u)" != 0 ] || user="user root;\n"
-sed -e "s|server box-1:8080;|$servers|" -e '/server box-[23]:8080;/d' -e "s|listen 8080|listen 127.0.0.1:$front|" \
+sed -e "s|server box-1:8080 max_fails=0;|$servers|" -e '/server box-[23]:8080/d' -e "s|listen 8080|listen 127.0.0.1:$front|" \
     -e "s|^events|${user}pid $folder/nginx.pid;\ndaemon off;\nevents|" \
     -e "s|^http {|http {\n    access_log off;\n    client_body_temp_path $folder/body;\n    proxy_temp_path $folder/proxy;\n    fastcgi_temp_path $folder/fastcgi;\n    uwsgi_temp_path $folder/uwsgi;\n    scgi_temp_path $folder/scgi;|" \
     "$root/deploy/fleet/nginx.conf" > "$folder/nginx.conf"

@@ -72,6 +72,8 @@ pub trait Sharing {
     fn contribution(&self) -> Result<Delta>;
     /// All that the group gave, as one delta in the name of nobody: the same for all members that heard the same.
     fn total(&self) -> Result<Delta>;
+    /// Those of whole contributions that `rebuild` takes, and why it takes the rest not.
+    fn sift(&self, contributions: Vec<Delta>) -> Result<(Vec<Delta>, Vec<Error>)>;
     /// Starts again with the others' whole contributions.
     fn rebuild(&mut self, contributions: &[Delta]) -> Result<()>;
     /// Takes a member's whole contribution out.
@@ -128,7 +130,13 @@ impl Session {
         self.sharing()?.total()
     }
 
-    /// Forgets what was heard, and starts again with the whole contributions of the other members.
+    /// Those of some whole contributions that [`rebuild`](Self::rebuild) takes, and why it refuses the others.
+    pub fn sift(&self, contributions: Vec<Delta>) -> Result<(Vec<Delta>, Vec<Error>)> {
+        self.sharing()?.sift(contributions)
+    }
+
+    /// Forgets what was heard, and starts again with the whole contributions of the other members. All of them must fit, or
+    /// nothing changes; [`sift`](Self::sift) tells which do.
     pub fn rebuild(&mut self, contributions: &[Delta]) -> Result<()> {
         self.sharing_mut()?.rebuild(contributions)
     }

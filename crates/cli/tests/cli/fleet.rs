@@ -3,6 +3,9 @@
 use std::path::Path;
 use std::process::Command;
 
+#[cfg(target_os = "linux")]
+use crate::serve::{Server, request, simulator};
+
 const ULTTA: &str = env!("CARGO_BIN_EXE_ultta");
 
 /// Every server is killed -9 five times, the broker twice, one server is stopped for a while: the same evidence everywhere, every
@@ -13,7 +16,7 @@ fn servers_that_are_killed_lose_nothing_and_count_nothing_twice() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../server/tests/fleet.py");
     let output = Command::new("python3")
         .arg(script)
-        .args(["--ultta", ULTTA, "--kills", "5", "--pause", "2"])
+        .args(["--ultta", ULTTA, "--kills", "5", "--pause", "2", "--misled", "3"])
         .output()
         .expect("python3 runs");
     let said = String::from_utf8_lossy(&output.stderr);
@@ -38,4 +41,59 @@ fn what_is_missing_is_named() {
     let lonely =
         Command::new(ULTTA).args(["fleet", "status", "--url", "http://127.0.0.1:9"]).output().unwrap();
     assert_eq!(lonely.status.code(), Some(1));
+}
+
+/// Two streams of one server: who is there, what each gave; one is taken out; all that the group gave goes into a file.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_fleet_is_looked_at_thinned_out_and_written_down() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("config.toml");
+    std::fs::write(&config, "[server.share]\nseconds = 0.05\nsamples = 1\n").unwrap();
+    let server = Server::start(folder.path(), &["--group", "all", "--config", config.to_str().unwrap()]);
+    let url = format!("http://{}", server.address());
+    let fleet = |arguments: &[&str]| {
+        let output = Command::new(ULTTA).arg("fleet").args(arguments).args(["--url", &url]).output().unwrap();
+        let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+        (output.status.code(), said)
+    };
+    let spec = serde_json::json!({"name": "yard", "head_of": "default", "group": "all"});
+    server.post("/v1/streams", &spec).unwrap();
+    for stream in ["default", "yard"] {
+        let rows = request(&simulator().next_block(80).0);
+        server.post(&format!("/v1/streams/{stream}/classify"), &rows).unwrap();
+    }
+    let view = || -> serde_json::Value { serde_json::from_str(&fleet(&["status", "--json"]).1[0]).unwrap() };
+    let patience = std::time::Instant::now();
+    while !view()["members"].as_array().is_some_and(|m| m.len() == 2 && m.iter().all(|m| m["samples"] != 0)) {
+        assert!(patience.elapsed().as_secs() < 60, "{}", view());
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    let (code, [said, _]) = fleet(&["status"]);
+    assert_eq!(code, Some(0));
+    for part in [
+        "group all over server: together",
+        "default (here): ",
+        "yard (here): ",
+        " samples, delta ",
+        "stream yard: ",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let file = folder.path().join("group.safetensors");
+    let (code, [said, error]) = fleet(&["snapshot", "--out", file.to_str().unwrap()]);
+    assert_eq!(
+        (code, said.lines().next()),
+        (Some(0), Some("2 members keep what they gave")),
+        "{said}{error}"
+    );
+    let whole = ultta::Delta::from_bytes(&std::fs::read(&file).unwrap()).unwrap();
+    assert!(whole.samples() > 100, "{} samples", whole.samples());
+    let (code, [said, error]) = fleet(&["drop", "yard"]);
+    assert_eq!((code, said.as_str()), (Some(0), "what yard gave is taken out\n"), "{error}");
+    let epochs: Vec<_> = view()["members"].as_array().unwrap().iter().map(|m| m["epoch"].clone()).collect();
+    assert_eq!(epochs, [0, 1]);
+    let (code, [_, error]) = fleet(&["drop", "nobody"]);
+    assert!(code != Some(0) && error.contains("there is no member \"nobody\""), "{code:?} {error}");
+    server.terminate();
 }

@@ -19,11 +19,20 @@ fn values(delta: &Delta) -> Vec<f64> {
     delta.values(10)
 }
 
+/// The same evidence: every kind of sum within so much of its own largest number.
 fn assert_close(a: &[f64], b: &[f64], within: f64, what: &str) {
     assert_eq!(a.len(), b.len(), "{what}");
-    let largest = a.iter().chain(b).fold(1.0f64, |m, v| m.max(v.abs()));
-    for (i, (x, y)) in a.iter().zip(b).enumerate() {
-        assert!((x - y).abs() <= within * largest, "{what}: {x} and {y} at {i}");
+    // Counts, sum, sum and second moments of the rows behind these, counts and sums of 10 classes.
+    let parts = |dim: usize| [2, dim, dim, dim * (dim + 1) / 2, 10, 10 * dim];
+    let dim = (1..200).find(|&dim| parts(dim).iter().sum::<usize>() == a.len()).unwrap();
+    let mut start = 0;
+    for (part, len) in parts(dim).into_iter().enumerate() {
+        let (a, b) = (&a[start..start + len], &b[start..start + len]);
+        let largest = a.iter().chain(b).fold(1e-3f64, |m, v| m.max(v.abs()));
+        for (i, (x, y)) in a.iter().zip(b).enumerate() {
+            assert!((x - y).abs() <= within * largest, "{what}: {x} and {y} at {i} of part {part}");
+        }
+        start += len;
     }
 }
 
@@ -347,6 +356,21 @@ fn what_cannot_be_is_refused_with_a_reason() {
         assert!(matches!(&refused, Error::Delta { member, .. } if member == "bad"), "{reason}: {refused}");
         assert!(refused.to_string().contains(reason), "{reason}: {refused}");
         assert_eq!(b.state(), before, "{reason}");
+    }
+    // A whole contribution, too: it is left out, and the rest is taken.
+    let mut other = member(&world, &config, "other");
+    Stream::plain(&world, 200, 2).play(&mut other, 0..200, 50);
+    let fits = other.cut().unwrap().unwrap();
+    for (reason, change) in
+        cases.into_iter().filter(|(reason, _)| *reason != "not finite" && *reason != "do not fit each other")
+    {
+        let bad = spoil(change).unwrap();
+        let refused = b.rebuild(&[fits.clone(), bad.clone()]).unwrap_err();
+        assert!(refused.to_string().contains(reason), "{reason}: {refused}");
+        assert_eq!(b.state(), before, "{reason}");
+        let (taken, refused) = b.sift(vec![bad, fits.clone()]).unwrap();
+        assert_eq!((taken.as_slice(), refused.len()), (std::slice::from_ref(&fits), 1), "{reason}");
+        assert!(refused[0].to_string().contains(reason), "{reason}: {}", refused[0]);
     }
     for bytes in [&b""[..], b"nothing", &good.to_bytes().unwrap()[..200]] {
         assert!(Delta::from_bytes(bytes).is_err());

@@ -89,14 +89,11 @@ impl Local {
             let mut contributions = Vec::new();
             for (other, _) in others {
                 let delta = other.stream.control(|owner| owner.contribution()).await?;
-                contributions.push(delta.to_bytes()?);
+                contributions.push(delta);
             }
-            match member.stream.control(move |owner| owner.rebuild(0, contributions)).await {
-                // Another head, other settings: it stays without the others.
-                Err(problem) if problem.status == 409 => {
-                    self.common.refuse(&member.name, problem.detail);
-                }
-                done => done?,
+            // Another head, other settings: it stays without them.
+            for left in member.stream.control(move |owner| owner.rebuild(0, contributions)).await? {
+                self.common.refuse(&left.member, left.reason);
             }
         }
         Ok(())

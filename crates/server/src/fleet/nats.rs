@@ -23,7 +23,10 @@ use ultta::Delta;
 use super::{Common, GroupView, Member, is_meant};
 use crate::owner::Taken;
 use crate::problem::Problem;
-use link::{DROPS, Failure, Link, PARTS, Partial, answered, confirmed, connect, subject, token};
+use link::{
+    DROPS, Failure, Found, Link, PARTIALS, PARTS, Partial, answered, confirmed, connect, most_bytes, subject,
+    token, too_large,
+};
 
 /// Pause between two attempts to reach a broker that is away.
 const RETRY: Duration = Duration::from_secs(1);
@@ -33,8 +36,10 @@ const PART: usize = 512 << 10;
 const CHECKPOINT: u64 = 64;
 /// Parts of a delta whose rest does not come are forgotten after this.
 const FORGOTTEN: Duration = Duration::from_secs(600);
-/// Pause between two rebuilds of a member.
+/// Pause between two rebuilds of a member. It doubles where another one is asked for at once, because what is kept does not help: each
+/// reads the whole stream, and is written to the member's log. At most so many times.
 const REBUILD: Duration = Duration::from_secs(2);
+const DOUBLINGS: u32 = 5;
 
 pub struct Broker {
     common: Common,
@@ -44,8 +49,8 @@ pub struct Broker {
     unconfirmed: BTreeMap<String, Delta>,
     /// Per member: what its kept contribution goes up to.
     kept: BTreeMap<String, KeptContribution>,
-    /// Per member: when it was rebuilt last; and members that lack something since.
-    rebuilt: BTreeMap<String, Instant>,
+    /// Per member: when it was rebuilt last, and how often the pause has doubled; and members that lack something since.
+    rebuilt: BTreeMap<String, (Instant, u32)>,
     lacking: BTreeSet<String>,
     known: Vec<String>,
 }
@@ -79,7 +84,8 @@ impl Broker {
         }
         view.connected = Some(connected);
         view.trouble = done.err();
-        let behind = self.link.as_ref().map_or(0, |link| link.last.saturating_sub(link.read));
+        let unread = self.link.as_ref().filter(|link| !link.done);
+        let behind = unread.map_or(0, |link| link.last.saturating_sub(link.read));
         self.common.look(members, behind).await;
         self.common.view.clone()
     }
@@ -97,7 +103,10 @@ impl Broker {
                 return Err(self.common.view.trouble.clone().unwrap_or_else(|| "the broker is away".into()));
             }
             self.tried = Some(Instant::now());
-            let mut link = connect(&self.common.view.group, &self.common.settings).await?;
+            let bytes =
+                |member: &Member| most_bytes(member.stream.head.n_classes(), member.stream.head.dim());
+            let most = members.iter().map(bytes).max().unwrap_or(0);
+            let mut link = connect(&self.common.view.group, &self.common.settings, most).await?;
             self.start(&mut link, members).await?;
             self.link = Some(link);
         }
@@ -204,7 +213,7 @@ impl Broker {
                 .message_id(id)
                 .header(PARTS, format!("{part}/{parts}").as_str());
             let sequence = confirmed(link, &subject, message).await?;
-            link.last = link.last.max(sequence);
+            link.last = link.last.max(sequence.unwrap_or(0));
         }
         self.common.given(delta, bytes.len());
         Ok(())
@@ -214,6 +223,7 @@ impl Broker {
     async fn take(&mut self, link: &mut Link, members: &[Member]) -> Result<(), Failure> {
         let info = answered(link.stream.get_info()).await?;
         link.last = info.state.last_sequence;
+        link.done = false;
         if link.last < link.read {
             // Another stream than the one that was read: it was made anew.
             link.read = 0;
@@ -222,13 +232,18 @@ impl Broker {
         while link.read < link.last {
             let messages = link.next().await?;
             if messages.is_empty() {
-                return Ok(());
+                break;
             }
             for (sequence, message) in messages {
                 link.read = link.read.max(sequence);
                 self.read(link, members, sequence, &message).await?;
+                if link.reader.is_none() {
+                    // A member was rebuilt: what follows the contributions is read again, and these messages with it.
+                    break;
+                }
             }
         }
+        link.done = true;
         Ok(())
     }
 
@@ -241,23 +256,33 @@ impl Broker {
     ) -> Result<(), Failure> {
         let header =
             |name: &'static str| message.headers.as_ref()?.get(name).map(|value| value.as_str().to_string());
+        let subject = message.subject.to_string();
         if let Some(object) = header(DROPS) {
-            return self.hear_drop(link, members, sequence, &object).await;
+            return self.hear_drop(link, members, sequence, &subject, &object).await;
         }
         let parts = header(PARTS).and_then(|text| {
             let (part, parts) = text.split_once('/')?;
             Some((part.parse::<usize>().ok()?, parts.parse::<usize>().ok()?))
         });
         let Some((part, parts)) = parts else { return Ok(()) };
-        let subject = message.subject.to_string();
         let now = Instant::now();
         link.partial.retain(|_, partial| partial.since.elapsed() < FORGOTTEN);
         if part == 0 {
+            if link.partial.len() >= PARTIALS && !link.partial.contains_key(&subject) {
+                self.common.refuse(&subject, format!("{PARTIALS} others are giving at the moment"));
+                return Ok(());
+            }
             let partial = Partial { first: sequence, since: now, bytes: Vec::new(), parts: 0 };
             link.partial.insert(subject.clone(), partial);
         }
         let Some(partial) = link.partial.get_mut(&subject) else { return Ok(()) };
         if partial.parts != part {
+            return Ok(());
+        }
+        let bytes = partial.bytes.len() + message.payload.len();
+        if bytes > link.most {
+            link.partial.remove(&subject);
+            self.common.refuse(&subject, too_large(bytes, link.most));
             return Ok(());
         }
         partial.bytes.extend_from_slice(&message.payload);
@@ -276,10 +301,16 @@ impl Broker {
                 return Ok(());
             }
         };
+        // The broker can tell who may publish on which subject; what a delta says of itself anyone can write.
+        if !self.is_of(&subject, &delta) {
+            self.common.refuse(&subject, in_the_name_of(&delta));
+            return Ok(());
+        }
         let bytes: Arc<[u8]> = whole.bytes.into();
         let mut new = false;
         for member in members {
             let (own, shared, taker) = (delta.clone(), bytes.clone(), &member.stream);
+            let position = self.known_up_to(member, position);
             let taken = taker.control(move |owner| owner.take(position, &own, &shared)).await;
             match taken.map_err(|problem| problem.detail)? {
                 Taken::New => new = true,
@@ -301,28 +332,58 @@ impl Broker {
         Ok(())
     }
 
+    /// What a member may note that it knows up to: nothing new while something before it is lacking, so that it meets that again
+    /// after a crash.
+    fn known_up_to(&self, member: &Member, position: u64) -> u64 {
+        if self.lacking.contains(&member.name) { 0 } else { position }
+    }
+
+    /// Whether a delta is of the member whose subject it came on.
+    fn is_of(&self, on: &str, delta: &Delta) -> bool {
+        subject(&self.common.view.group, delta.member()) == on
+    }
+
     /// Gives a member the kept contributions of the others; what followed them is read again.
     async fn rebuild(&mut self, link: &mut Link, member: &Member) -> Result<(), Failure> {
-        if self.rebuilt.get(&member.name).is_some_and(|last| last.elapsed() < REBUILD) {
-            self.lacking.insert(member.name.clone());
-            return Ok(());
+        let mut doublings = 0;
+        if let Some((last, doubled)) = self.rebuilt.get(&member.name) {
+            let pause = REBUILD * (1 << doubled);
+            if last.elapsed() < pause {
+                self.lacking.insert(member.name.clone());
+                return Ok(());
+            }
+            if last.elapsed() < 2 * pause {
+                doublings = (doubled + 1).min(DOUBLINGS);
+            }
         }
         self.lacking.remove(&member.name);
-        self.rebuilt.insert(member.name.clone(), Instant::now());
+        self.rebuilt.insert(member.name.clone(), (Instant::now(), doublings));
         let mut contributions = Vec::new();
         let own = member.standing().await.map_err(|problem| problem.detail)?;
         let own = own.map(|standing| standing.membership.member).unwrap_or_default();
         for name in link.object_names().await? {
-            let Some(bytes) = link.object(&name).await? else { continue };
+            let bytes = match link.object(&name).await? {
+                Found::Object(bytes) => bytes,
+                Found::Nothing => continue,
+                Found::TooLarge(reason) => {
+                    self.common.refuse(&name, reason);
+                    continue;
+                }
+            };
             match Delta::from_bytes(&bytes) {
-                Ok(delta) if delta.member() != own => contributions.push(bytes),
+                Ok(delta) if token(delta.member()) != name => {
+                    self.common.refuse(&name, in_the_name_of(&delta));
+                }
+                Ok(delta) if delta.member() != own => contributions.push(delta),
                 Ok(_) => {}
                 Err(e) => self.common.refuse(&name, e.to_string()),
             }
         }
-        let rebuilt = member.stream.control(move |owner| owner.rebuild(0, contributions)).await;
-        if let Err(problem) = rebuilt {
-            self.common.refuse(&member.name, problem.detail);
+        match member.stream.control(move |owner| owner.rebuild(0, contributions)).await {
+            Ok(left_out) => {
+                left_out.into_iter().for_each(|left| self.common.refuse(&left.member, left.reason))
+            }
+            Err(problem) => self.common.refuse(&member.name, problem.detail),
         }
         (link.read, link.reader) = (0, None);
         link.partial.clear();
@@ -349,7 +410,7 @@ impl Broker {
             let contribution = contribution.map_err(|problem| problem.detail)?;
             let (number, name) = (contribution.span().1, token(contribution.member()));
             // What was dropped is not put back by one who does not know it yet.
-            let there = link.object(&name).await?.and_then(|bytes| Delta::from_bytes(&bytes).ok());
+            let there = link.object(&name).await?.bytes().and_then(|bytes| Delta::from_bytes(&bytes).ok());
             if there.is_some_and(|there| there.epoch() > contribution.epoch()) {
                 continue;
             }
@@ -396,13 +457,18 @@ impl Broker {
         let meant: Vec<String> = known.filter(|name| is_meant(name, asked)).collect();
         let mut dropped = Vec::new();
         for member in meant {
-            // A delta may come in while this one is put together: then once more.
+            // A delta may come in while its sum is put together: then once more.
+            let mut done = false;
             for _ in 0..5 {
-                if self.try_drop(link, &member).await? {
-                    dropped.push(member.clone());
+                done = self.try_drop(link, &member).await?;
+                if done {
                     break;
                 }
             }
+            if !done {
+                return Err(format!("{member} is giving at the moment; try again"));
+            }
+            dropped.push(member);
         }
         Ok(dropped)
     }
@@ -410,10 +476,10 @@ impl Broker {
     async fn try_drop(&mut self, link: &mut Link, member: &str) -> Result<bool, Failure> {
         let (group, name) = (&self.common.view.group, token(member));
         let subject = subject(group, member);
-        let mut sum = link.object(&name).await?.and_then(|bytes| Delta::from_bytes(&bytes).ok());
-        let mut last = 0;
-        for (sequence, bytes) in link.history(&subject).await? {
-            last = last.max(sequence);
+        // Asked first: what comes in from here on is not in the sum, and the notice is then refused.
+        let last = link.last_of(&subject).await?.unwrap_or(0);
+        let mut sum = link.object(&name).await?.bytes().and_then(|bytes| Delta::from_bytes(&bytes).ok());
+        for bytes in link.history(&subject).await? {
             let Ok(delta) = Delta::from_bytes(&bytes) else { continue };
             sum = match sum {
                 None if delta.span().0 == 0 => Some(delta),
@@ -425,12 +491,11 @@ impl Broker {
         let Some(sum) = sum else { return Err(format!("nothing is kept of {member}")) };
         let notice = format!("drop-{name}-{}", sum.epoch());
         link.put(&notice, &sum.to_bytes().map_err(|e| e.to_string())?).await?;
-        let last = last.max(link.last_of(&subject).await?.unwrap_or(0));
         let message = PublishMessage::build()
             .message_id(&notice)
             .header(DROPS, notice.as_str())
             .expected_last_subject_sequence(last);
-        if confirmed(link, &subject, message).await.is_err() {
+        if confirmed(link, &subject, message).await?.is_none() {
             return Ok(false);
         }
         link.put(&name, &sum.tombstone().to_bytes().map_err(|e| e.to_string())?).await?;
@@ -442,10 +507,15 @@ impl Broker {
         link: &mut Link,
         members: &[Member],
         sequence: u64,
+        subject: &str,
         object: &str,
     ) -> Result<(), Failure> {
-        let Some(bytes) = link.object(object).await? else { return Ok(()) };
+        let Some(bytes) = link.object(object).await?.bytes() else { return Ok(()) };
         let Ok(contribution) = Delta::from_bytes(&bytes) else { return Ok(()) };
+        if !self.is_of(subject, &contribution) {
+            self.common.refuse(subject, in_the_name_of(&contribution));
+            return Ok(());
+        }
         for member in members {
             let standing = member.standing().await.map_err(|problem| problem.detail)?;
             let Some(membership) = standing.map(|standing| standing.membership) else { continue };
@@ -457,6 +527,7 @@ impl Broker {
                 continue;
             }
             let contribution = contribution.clone();
+            let sequence = self.known_up_to(member, sequence);
             let dropped =
                 member.stream.control(move |owner| owner.drop_member(sequence, &contribution)).await;
             if own {
@@ -471,4 +542,8 @@ impl Broker {
         }
         Ok(())
     }
+}
+
+fn in_the_name_of(delta: &Delta) -> String {
+    format!("it is in the name of another member, {}", delta.member())
 }

@@ -56,6 +56,8 @@ impl GroupRecord {
                 let contributions: ultta::Result<Vec<Delta>> =
                     contributions.iter().map(|bytes| Delta::from_bytes(bytes)).collect();
                 session.rebuild(&contributions?)?;
+                // What followed the contributions is read again, after a restart, too.
+                extra.position = *position;
                 *position
             }
             Self::Drop { position, contribution } => {
@@ -128,6 +130,19 @@ impl GroupRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ultta::{Config, Head};
+
+    /// A server that falls after it took contributions over, and before it read what followed them, reads that again.
+    #[test]
+    fn after_contributions_reading_starts_again() {
+        let head = Head::new(vec![1.0, 0.0, 0.0, 1.0], 2, ["a", "b"], 10.0).unwrap();
+        let mut session = Session::new(head, &Config::default()).unwrap();
+        let mut extra = Extra { position: 9, ..Extra::default() };
+        GroupRecord::Join { member: "one".into() }.apply(&mut session, &mut extra).unwrap();
+        assert_eq!(extra.position, 9);
+        GroupRecord::Rebuild { position: 0, contributions: vec![] }.apply(&mut session, &mut extra).unwrap();
+        assert_eq!(extra.position, 0);
+    }
 
     #[test]
     fn what_is_written_is_read() {

@@ -26,6 +26,13 @@ pub enum Taken {
     Refused(String),
 }
 
+/// A contribution that was left out.
+#[derive(Clone, Debug)]
+pub struct LeftOut {
+    pub member: String,
+    pub reason: String,
+}
+
 impl Owner {
     /// Becomes a member, unless it is one of that name already. After a loss on the disk a member goes by a name of its own,
     /// `NAME~…`, which it keeps.
@@ -83,11 +90,19 @@ impl Owner {
         Ok(Taken::New)
     }
 
-    /// Starts again with whole contributions of the others.
-    pub fn rebuild(&mut self, position: u64, contributions: Vec<Vec<u8>>) -> Result<(), Problem> {
+    /// Starts again with whole contributions of the others. Those that do not fit are left out; tells whose, and why.
+    pub fn rebuild(&mut self, position: u64, contributions: Vec<Delta>) -> Result<Vec<LeftOut>, Problem> {
+        let (taken, refused) = self.session.sift(contributions)?;
+        let contributions = taken.iter().map(Delta::to_bytes).collect::<ultta::Result<_>>()?;
         self.record(&GroupRecord::Rebuild { position, contributions })?;
         self.announce("rebuilt", "what the group knows was taken over anew");
-        Ok(())
+        let told = refused.into_iter().map(|error| match error {
+            ultta::Error::Delta { ref member, .. } => {
+                LeftOut { member: member.clone(), reason: error.to_string() }
+            }
+            other => LeftOut { member: String::new(), reason: other.to_string() },
+        });
+        Ok(told.collect())
     }
 
     /// Takes a member's whole contribution out. `false` if that is not what was heard of it.

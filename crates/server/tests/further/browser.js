@@ -13,7 +13,7 @@ const call = async (method, path, body) => {
   const headers = { "content-type": "application/json", authorization: "Bearer " + token };
   const response = await fetch(url + path, { method, headers, body: body && JSON.stringify(body) });
   assert(response.ok, path + ": " + response.status + " " + (await response.clone().text()));
-  return response.json();
+  return response.status === 204 ? null : response.json();
 };
 const post = (path, body) => call("POST", path, body);
 /** Rows to the stream `default`, in small requests. */

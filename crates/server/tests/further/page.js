@@ -1,6 +1,6 @@
 // The dashboard in headless Chromium: real clicks, no console errors, screenshots.
 //   SHOTS=folder FEATURES=features.npy LABELS=labels.json TOKEN=… node page.js URL
-const { assert, launch, level: shown, post, row, send, shots, truth, url } = require("./browser.js");
+const { assert, call, launch, level: shown, post, row, send, shots, truth, url } = require("./browser.js");
 (async () => {
   // Some seconds of traffic with labels, so that there is something to see.
   const traffic = async (from, seconds) => {
@@ -105,6 +105,18 @@ const { assert, launch, level: shown, post, row, send, shots, truth, url } = req
   const unnamed = await page.$$eval("button, input, select, textarea", nodes => nodes.filter(n => !(n.textContent.trim() || n.labels?.length || n.getAttribute("aria-label"))).map(n => n.outerHTML));
   assert.deepStrictEqual(unnamed, []);
   await page.screenshot({ path: shots + "/wide.png", fullPage: true });
+  // two streams of one group: the page of either shows both
+  for (const name of ["gate-1", "gate-2"]) {
+    await post("/v1/streams", { name, head_of: "default", group: "gates" });
+    await post(`/v1/streams/${name}/classify`, { features: Array.from({ length: 50 }, (_, i) => row(i)) });
+  }
+  await page.click("#streams button[data-stream=gate-1]");
+  await page.waitForFunction(() => document.querySelectorAll("#fleet-rows tr").length === 2);
+  await page.waitForFunction(() => /^In the group gates, over this server/.test(document.querySelector("#fleet-note").textContent));
+  assert.match(await page.textContent("#fleet-rows"), /gate-2 \(here\)/);
+  await page.click("#streams button[data-stream=default]");
+  await page.waitForFunction(() => document.querySelector("#s-fleet").hidden);
+  for (const name of ["gate-1", "gate-2"]) await call("DELETE", `/v1/streams/${name}`);
   const dark = await open({ viewport: { width: 1280, height: 900 }, colorScheme: "dark" });
   await dark.waitForSelector("#c-agree svg");
   await dark.screenshot({ path: shots + "/dark.png", fullPage: true });

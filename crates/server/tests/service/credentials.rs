@@ -83,3 +83,49 @@ fn tls_opens_the_broker_to_those_who_know_its_certificate() {
     let right = ShareSettings { tls_ca: Some(cert), ..Default::default() };
     try_out(&broker, "tls", &right, &ShareSettings::default(), &[]);
 }
+
+#[test]
+fn a_certificate_of_its_own_opens_the_broker() {
+    let folder = tempfile::tempdir().unwrap();
+    let make = |name: &str| {
+        let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".into()]).unwrap();
+        let (cert, key) =
+            (folder.path().join(format!("{name}.pem")), folder.path().join(format!("{name}.key")));
+        std::fs::write(&cert, made.cert.pem()).unwrap();
+        std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+        (cert, key)
+    };
+    let ((cert, key), (own, own_key)) = (make("broker"), make("server"));
+    let [cert_path, key_path, own_path] = [&cert, &key, &own].map(|path| path.display().to_string());
+    let broker = Broker::asking(&[
+        "--tlsverify",
+        "--tlscert",
+        &cert_path,
+        "--tlskey",
+        &key_path,
+        "--tlscacert",
+        &own_path,
+    ]);
+    let wrong = ShareSettings { tls_ca: Some(cert), ..Default::default() };
+    let right = ShareSettings { tls_cert: Some(own), tls_key: Some(own_key), ..wrong.clone() };
+    try_out(&broker, "tls", &right, &wrong, &[]);
+}
+
+/// A credentials file that makes no sense is named as what is wrong, and nothing of it is told.
+#[test]
+fn a_broken_credentials_file_is_told_without_its_content() {
+    let folders: Vec<_> = (0..2).map(|_| tempfile::tempdir().unwrap()).collect();
+    let file = folders[0].path().join("box.creds");
+    std::fs::write(&file, "-----BEGIN NATS USER JWT-----\nmy-secret-jwt\n------END NATS USER JWT------\n")
+        .unwrap();
+    let broker = Broker::asking(&["--auth", "open-sesame"]);
+    let share = ShareSettings { credentials: Some(file), ..Default::default() };
+    let url = format!("nats://127.0.0.1:{}", broker.port);
+    let service = member(sharing_as(folders[1].path(), "a", url, &share));
+    eventually("the file is named", || {
+        group(&service)["trouble"].as_str().is_some_and(|trouble| trouble.contains("credentials file"))
+    });
+    let told = format!("{}{}", group(&service), service.get("/healthz").1);
+    assert!(!told.contains("my-secret"), "{told}");
+    service.stop();
+}

@@ -66,7 +66,7 @@ pub struct Broker {
 }
 
 impl Broker {
-    fn start() -> Self {
+    pub fn start() -> Self {
         Self::asking(&["--user", "anna", "--pass", "hush"])
     }
 
@@ -89,7 +89,7 @@ impl Broker {
         self.child = run(self.port, self.folder.path(), &self.asks);
     }
 
-    fn config(&self, folder: &Path, member: &str) -> ServerConfig {
+    pub fn config(&self, folder: &Path, member: &str) -> ServerConfig {
         let share = ShareSettings {
             url: Some(format!("nats://anna:hush@127.0.0.1:{}", self.port)),
             member: Some(member.into()),

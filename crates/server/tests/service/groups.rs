@@ -57,12 +57,22 @@ pub fn total(service: &Service, stream: &str) -> (Vec<f64>, ultta::Session) {
     (session.group_total().unwrap().values(CLASSES), session)
 }
 
+/// The same evidence: every kind of sum within 1e-6 of its own largest number.
 pub fn assert_close(a: &[f64], b: &[f64], what: &str) {
     assert_eq!(a.len(), b.len(), "{what}");
-    let largest = a.iter().fold(1.0f64, |m, v| m.max(v.abs()));
-    for (x, y) in a.iter().zip(b) {
-        assert!((x - y).abs() <= 1e-6 * largest, "{what}: {x} and {y}");
+    let second = DIM * (DIM + 1) / 2;
+    let kinds = [("counts", 2), ("sum", DIM), ("second sum", DIM), ("second moments", second)];
+    let classes = [("class counts", CLASSES), ("class sums", CLASSES * DIM)];
+    let mut start = 0;
+    for (kind, len) in kinds.into_iter().chain(classes) {
+        let (a, b) = (&a[start..start + len], &b[start..start + len]);
+        let largest = a.iter().chain(b).fold(1e-3f64, |m, v| m.max(v.abs()));
+        for (x, y) in a.iter().zip(b) {
+            assert!((x - y).abs() <= 1e-6 * largest, "{what}, {kind}: {x} and {y}");
+        }
+        start += len;
     }
+    assert_eq!(start, a.len(), "{what}");
 }
 
 #[test]

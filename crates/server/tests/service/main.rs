@@ -7,6 +7,7 @@
 //! - `durability`: recovery is bit for bit; torn tails; clocks
 //! - `groups`: streams of one server that share what they learn
 //! - `fleet`: servers that share over a real broker, and faults (feature `nats`)
+//! - `contributions`: what members keep at the broker, and what strangers put there
 //! - `credentials`: how a server tells the broker who it is, and keeps that to itself
 //! - `protection`: tokens, limits, malformed bodies, slow and many clients, TLS, shutdown
 //! - `hostile`: clients and disks that mean harm hurt nobody else
@@ -21,6 +22,8 @@ mod alarms;
 mod answers;
 mod classify;
 mod common;
+#[cfg(feature = "nats")]
+mod contributions;
 mod corpus;
 #[cfg(feature = "nats")]
 mod credentials;

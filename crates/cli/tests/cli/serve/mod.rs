@@ -59,6 +59,10 @@ impl Server {
         response.body_mut().read_json().unwrap_or(Value::Null)
     }
 
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
     pub fn pid(&self) -> String {
         self.child.id().to_string()
     }

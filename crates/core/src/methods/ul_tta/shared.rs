@@ -16,21 +16,27 @@
 //! evidence pooled with the others' (`evidence/fold.rs`, where their worth is earned). Others whose evidence has misled are
 //! set aside for some updates, longer each time.
 
+mod body;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Evidence, UlTta};
 use crate::delta::{Delta, LABELS, Sums, refused};
 use crate::group::{Heard, Kinship, Membership, Sharing};
-use crate::methods::checked::checked_sums;
 use crate::methods::triangle;
 use crate::{Error, Result, State};
-
-/// The sums are brought to a newer clock when this many half-lives have passed.
-const REBASE: f64 = 16.0;
+use body::Body;
+pub(super) use body::Others;
 
 /// A clock may run this many half-lives ahead of what is known. Beyond that it would make the group forget everything.
 const AHEAD: f64 = 8.0;
+
+/// What all members may have given since their whole contributions were kept, in samples of each: a contribution's clock counts it.
+const SINCE_KEPT: f64 = 1e6;
+
+/// Members of a group, at most: each costs every other one a line of its state.
+const MOST_MEMBERS: usize = 4096;
 
 /// Updates for which others are set aside that have misled, the first time.
 const ASIDE: u64 = 8;
@@ -41,170 +47,6 @@ const MOST_PACE: f64 = 8.0;
 
 /// The group's clock goes no further.
 const LATEST: f64 = 1e15;
-
-/// Sums of a group, as they were when its clock stood at `reference`.
-#[derive(Clone, Debug)]
-pub(super) struct Body {
-    reference: f64,
-    pub n: f64,
-    pub sum: Vec<f64>,
-    pub second_n: f64,
-    pub second_sum: Vec<f64>,
-    pub second: Vec<f64>,
-    class_n: Vec<f64>,
-    class_sum: Vec<f64>,
-}
-
-/// What others have learnt, as a fold takes it in: all sums are to be multiplied by `scale`.
-#[derive(Clone, Copy)]
-pub(super) struct Others<'a> {
-    pub body: &'a Body,
-    pub scale: f64,
-}
-
-impl Others<'_> {
-    pub(super) fn n(&self) -> f64 {
-        self.body.n * self.scale
-    }
-
-    pub(super) fn class_n(&self, class: usize) -> f64 {
-        self.body.class_n[class] * self.scale
-    }
-
-    pub(super) fn class_sum(&self, class: usize) -> &[f64] {
-        let dim = self.body.sum.len();
-        &self.body.class_sum[class * dim..][..dim]
-    }
-
-    /// What a sample of a class counts.
-    pub(super) fn worth(&self, class: usize, apart: f64) -> f64 {
-        1.0 / (1.0 + self.class_n(class).max(0.0) * apart)
-    }
-
-    /// What a sample counts on average.
-    pub(super) fn mean_worth(&self, apart: f64) -> f64 {
-        if apart == 0.0 {
-            return 1.0;
-        }
-        let (mut counted, mut all) = (0.0, 0.0);
-        for class in 0..self.body.class_n.len() {
-            let n = self.class_n(class).max(0.0);
-            counted += self.worth(class, apart) * n;
-            all += n;
-        }
-        if all > 0.0 { counted / all } else { 1.0 }
-    }
-}
-
-impl Body {
-    fn new(classes: usize, dim: usize) -> Self {
-        Self {
-            reference: 0.0,
-            n: 0.0,
-            sum: vec![0.0; dim],
-            second_n: 0.0,
-            second_sum: vec![0.0; dim],
-            second: vec![0.0; triangle::len(dim)],
-            class_n: vec![0.0; classes],
-            class_sum: vec![0.0; classes * dim],
-        }
-    }
-
-    /// Adds sums that were faded to a stamp; with `sign` −1 takes them out.
-    fn add(&mut self, sums: &Sums, stamp: f64, half_life: f64, sign: f64) {
-        if stamp - self.reference > REBASE * half_life {
-            self.rebase(stamp, half_life);
-        }
-        let weight = sign * ((stamp - self.reference) / half_life).exp2();
-        let dim = self.sum.len();
-        self.n += weight * sums.n;
-        self.second_n += weight * sums.second_n;
-        add(&mut self.sum, weight, &sums.sum);
-        if !sums.second.is_empty() {
-            add(&mut self.second_sum, weight, &sums.second_sum);
-            add(&mut self.second, weight, &sums.second);
-        }
-        for (i, &c) in sums.classes.iter().enumerate() {
-            self.class_n[c as usize] += weight * sums.class_n[i] as f64;
-            add(&mut self.class_sum[c as usize * dim..][..dim], weight, &sums.class_sum[i * dim..][..dim]);
-        }
-    }
-
-    fn rebase(&mut self, clock: f64, half_life: f64) {
-        let factor = ((self.reference - clock) / half_life).exp2();
-        let sums =
-            [&mut self.sum, &mut self.second_sum, &mut self.second, &mut self.class_n, &mut self.class_sum];
-        sums.into_iter().flatten().for_each(|v| *v *= factor);
-        self.n *= factor;
-        self.second_n *= factor;
-        self.reference = clock;
-    }
-
-    /// The sums at a clock, with those of another body if there is one.
-    fn at(&self, clock: f64, half_life: f64, with: Option<&Body>) -> Sums {
-        let factor = |body: &Body| ((body.reference - clock) / half_life).exp2();
-        let (own, theirs) = (factor(self), with.map_or(0.0, factor));
-        let one = |get: fn(&Body) -> f64| get(self) * own + with.map_or(0.0, |w| get(w) * theirs);
-        let all = |get: fn(&Body) -> &[f64]| -> Vec<f32> {
-            let mut sums: Vec<f64> = get(self).iter().map(|v| v * own).collect();
-            if let Some(with) = with {
-                sums.iter_mut().zip(get(with)).for_each(|(s, v)| *s += v * theirs);
-            }
-            sums.into_iter().map(|v| v as f32).collect()
-        };
-        let (dim, class_n, class_sum) = (self.sum.len(), all(|b| &b.class_n), all(|b| &b.class_sum));
-        let told = |c: usize| class_n[c] != 0.0 || class_sum[c * dim..][..dim].iter().any(|&v| v != 0.0);
-        let classes: Vec<u32> = (0..class_n.len()).filter(|&c| told(c)).map(|c| c as u32).collect();
-        let some = one(|b| b.second_n) > 0.0;
-        let second = |get| if some { all(get) } else { Vec::new() };
-        Sums {
-            n: one(|b| b.n).max(0.0),
-            second_n: one(|b| b.second_n).max(0.0),
-            withdrawn: 0.0,
-            sum: all(|b| &b.sum),
-            second_sum: second(|b| &b.second_sum),
-            second: second(|b| &b.second),
-            class_n: classes.iter().map(|&c| class_n[c as usize]).collect(),
-            class_sum: classes.iter().flat_map(|&c| class_sum[c as usize * dim..][..dim].to_vec()).collect(),
-            classes,
-        }
-    }
-
-    fn save(&self, name: &str, state: &mut State) {
-        state.put(format!("shared.{name}.n"), &[self.reference, self.n, self.second_n]);
-        let sums = [
-            ("sum", &self.sum),
-            ("second_sum", &self.second_sum),
-            ("second", &self.second),
-            ("class_n", &self.class_n),
-            ("class_sum", &self.class_sum),
-        ];
-        sums.into_iter().for_each(|(part, sums)| state.put(format!("shared.{name}.{part}"), sums));
-    }
-
-    fn load(name: &str, state: &State, classes: usize, dim: usize) -> Result<Self> {
-        let at = |part: &str| format!("shared.{name}.{part}");
-        let sums = |part: &str, len: usize| Ok::<_, Error>(state.get_n::<f64>(&at(part), len)?.to_vec());
-        let n = state.within::<f64>(&at("n"), 3, -1e3..=1e30)?;
-        let body = Self {
-            reference: n[0],
-            n: n[1],
-            second_n: n[2],
-            sum: sums("sum", dim)?,
-            second_sum: sums("second_sum", dim)?,
-            second: sums("second", triangle::len(dim))?,
-            class_n: state.within::<f64>(&at("class_n"), classes, -1e30..=1e30)?.to_vec(),
-            class_sum: sums("class_sum", classes * dim)?,
-        };
-        checked_sums(&at("sum"), &body.sum, &[body.n])?;
-        checked_sums(&at("second"), &body.second, &[body.second_n])?;
-        Ok(body)
-    }
-}
-
-fn add(into: &mut [f64], weight: f64, from: &[f32]) {
-    into.iter_mut().zip(from).for_each(|(to, &v)| *to += weight * v as f64);
-}
 
 /// What a member knows of its group.
 #[derive(Clone, Debug)]
@@ -444,6 +286,9 @@ impl Sharing for UlTta {
             return Err(refused(member, reason));
         }
         let heard = shared.heard.get(member).copied();
+        if heard.is_none() && shared.heard.len() >= MOST_MEMBERS {
+            return Err(refused(member, format!("a group has {MOST_MEMBERS} members at most")));
+        }
         let known = heard.unwrap_or(Heard { epoch: *epoch, ..Heard::default() });
         if *epoch < known.epoch {
             return Err(refused(member, "its contribution was taken out of the group since"));
@@ -493,23 +338,52 @@ impl Sharing for UlTta {
         Ok(shared.delta("", Heard::default(), at, sums))
     }
 
+    fn sift(&self, contributions: Vec<Delta>) -> Result<(Vec<Delta>, Vec<Error>)> {
+        let shared = self.shared()?;
+        let (mut taken, mut errors): (BTreeMap<String, Delta>, _) = (BTreeMap::new(), Vec::new());
+        for delta in contributions.into_iter().filter(|delta| delta.member != shared.member) {
+            let done = shared.check(&delta).and_then(|()| {
+                let one_too_many = taken.len() >= MOST_MEMBERS;
+                if delta.after != 0 || one_too_many || taken.contains_key(&delta.member) {
+                    let reason = format!(
+                        "a whole contribution is expected, one of each of {MOST_MEMBERS} members at most"
+                    );
+                    return Err(refused(&delta.member, reason));
+                }
+                Ok(())
+            });
+            match done {
+                Ok(()) => drop(taken.insert(delta.member.clone(), delta)),
+                Err(e) => errors.push(e),
+            }
+        }
+        // What is left out justifies nobody else's clock: again until all that is left fits.
+        loop {
+            let samples: f64 = taken.values().map(|delta| (delta.before + delta.samples) as f64).sum();
+            let since = SINCE_KEPT * (1 + taken.len()) as f64;
+            let most =
+                (shared.own.samples as f64 + samples).max(shared.now()) + since + AHEAD * shared.half_life;
+            let ahead = taken.values().find(|delta| delta.stamp > most);
+            let Some((member, stamp)) = ahead.map(|delta| (delta.member.clone(), delta.stamp)) else { break };
+            taken.remove(&member);
+            let reason = format!("its clock says {stamp:.0}, and here it cannot be beyond {most:.0}");
+            errors.push(refused(&member, reason));
+        }
+        Ok((taken.into_values().collect(), errors))
+    }
+
     fn rebuild(&mut self, contributions: &[Delta]) -> Result<()> {
+        let (contributions, errors) = self.sift(contributions.to_vec())?;
+        if let Some(error) = errors.into_iter().next() {
+            return Err(error);
+        }
         let mut fresh = self.shared()?.clone();
         let (classes, dim) = (self.head.n_classes(), self.head.dim());
         fresh.others = Arc::new(Body::new(classes, dim));
         fresh.heard.clear();
         fresh.clock = fresh.own.samples as f64;
         fresh.latest = fresh.own.stamp;
-        for delta in contributions {
-            if delta.member == fresh.member {
-                continue;
-            }
-            fresh.check(delta)?;
-            if delta.after != 0 || fresh.heard.contains_key(&delta.member) {
-                return Err(refused(&delta.member, "a whole contribution is expected, one of each member"));
-            }
-            fresh.add(delta);
-        }
+        contributions.iter().for_each(|delta| fresh.add(delta));
         *self.shared.as_deref_mut().ok_or_else(not_joined)? = fresh;
         if let Some(evidence) = &mut self.evidence {
             evidence.unfold();

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
+use async_nats::jetstream::context::PublishErrorKind;
 use async_nats::jetstream::message::PublishMessage;
-use async_nats::jetstream::object_store::ObjectStore;
+use async_nats::jetstream::object_store::{GetErrorKind, ObjectStore};
+use async_nats::jetstream::stream::LastRawMessageErrorKind;
 use async_nats::jetstream::{self, object_store, stream};
 use futures_util::{StreamExt, TryStreamExt};
 use tokio::io::AsyncReadExt;
@@ -14,6 +16,10 @@ use crate::settings::ShareSettings;
 
 /// How long the broker may take to answer.
 const ANSWER: Duration = Duration::from_secs(5);
+/// Bytes a second that are expected of a slow line, beside that.
+const SLOW: f64 = 100e3;
+/// Deltas of which some parts have come, at most.
+pub const PARTIALS: usize = 4096;
 /// Messages that are read at once.
 const BATCH: usize = 64;
 /// Time within which the broker knows a message again.
@@ -36,7 +42,28 @@ pub struct Link {
     /// The last message that was read, and the last there is.
     pub read: u64,
     pub last: u64,
+    /// Whether there was nothing more to read: the last messages there were may have been removed, and are never read.
+    pub done: bool,
     pub partial: BTreeMap<String, Partial>,
+    /// Bytes that a delta or a contribution may have.
+    pub most: usize,
+}
+
+/// An object of the bucket.
+pub enum Found {
+    Nothing,
+    Object(Vec<u8>),
+    /// One of more bytes than there can be.
+    TooLarge(String),
+}
+
+impl Found {
+    pub fn bytes(self) -> Option<Vec<u8>> {
+        match self {
+            Self::Object(bytes) => Some(bytes),
+            Self::Nothing | Self::TooLarge(_) => None,
+        }
+    }
 }
 
 /// A delta of which some parts have come.
@@ -63,8 +90,8 @@ impl Link {
         collect(reader, BATCH).await
     }
 
-    /// The whole deltas of one member that the stream still has, each with the number of its last message.
-    pub async fn history(&self, subject: &str) -> Result<Vec<(u64, Vec<u8>)>, Failure> {
+    /// The whole deltas of one member that the stream still has.
+    pub async fn history(&self, subject: &str) -> Result<Vec<Vec<u8>>, Failure> {
         let config = pull::Config {
             filter_subject: subject.into(),
             ack_policy: AckPolicy::None,
@@ -78,7 +105,7 @@ impl Link {
             if messages.is_empty() {
                 return Ok(whole);
             }
-            for (sequence, message) in messages {
+            for (_, message) in messages {
                 let part =
                     message.headers.as_ref().and_then(|h| h.get(PARTS)).map(|v| v.as_str().to_string());
                 let Some((part, parts)) = part.as_deref().and_then(|text| text.split_once('/')) else {
@@ -87,9 +114,11 @@ impl Link {
                 if part == "0" {
                     bytes.clear();
                 }
-                bytes.extend_from_slice(&message.payload);
+                if bytes.len() + message.payload.len() <= self.most {
+                    bytes.extend_from_slice(&message.payload);
+                }
                 if part.parse::<usize>().map(|part| part + 1).ok() == parts.parse().ok() {
-                    whole.push((sequence, std::mem::take(&mut bytes)));
+                    whole.push(std::mem::take(&mut bytes));
                 }
             }
         }
@@ -98,9 +127,10 @@ impl Link {
     /// The number of the last message of a subject.
     pub async fn last_of(&self, subject: &str) -> Result<Option<u64>, Failure> {
         let asked = tokio::time::timeout(ANSWER, self.stream.get_last_raw_message_by_subject(subject)).await;
-        match asked.map_err(|_| "the broker does not answer".to_string())? {
+        match asked.map_err(|_| silent())? {
             Ok(message) => Ok(Some(message.sequence)),
-            Err(_) => Ok(None),
+            Err(e) if e.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
+            Err(e) => Err(e.to_string()),
         }
     }
 
@@ -111,20 +141,48 @@ impl Link {
         Ok(names.collect())
     }
 
-    pub async fn object(&self, name: &str) -> Result<Option<Vec<u8>>, Failure> {
+    /// An object. Only what the broker says is not there is not there: all else is an error, and is tried again.
+    pub async fn object(&self, name: &str) -> Result<Found, Failure> {
         let found = tokio::time::timeout(ANSWER, self.objects.get(name)).await;
-        let Ok(mut object) = found.map_err(|_| "the broker does not answer".to_string())? else {
-            return Ok(None);
+        let mut object = match found.map_err(|_| silent())? {
+            Ok(object) => object,
+            Err(e) if e.kind() == GetErrorKind::NotFound => return Ok(Found::Nothing),
+            Err(e) => return Err(format!("{name}: {e}")),
         };
+        if object.info.size > self.most {
+            return Ok(Found::TooLarge(too_large(object.info.size, self.most)));
+        }
         let mut bytes = Vec::new();
-        answered(object.read_to_end(&mut bytes)).await?;
-        Ok(Some(bytes))
+        // Every piece has its time, so that a whole contribution may take as long as the line needs.
+        while answered(object.read_buf(&mut bytes)).await? > 0 {
+            if bytes.len() > self.most {
+                return Ok(Found::TooLarge(too_large(bytes.len(), self.most)));
+            }
+        }
+        Ok(Found::Object(bytes))
     }
 
     pub async fn put(&self, name: &str, bytes: &[u8]) -> Result<(), Failure> {
         let mut reader = bytes;
-        answered(self.objects.put(name, &mut reader)).await.map(|_| ())
+        let time = ANSWER + Duration::from_secs_f64(bytes.len() as f64 / SLOW);
+        let done = tokio::time::timeout(time, self.objects.put(name, &mut reader)).await;
+        done.map_err(|_| silent())?.map(|_| ()).map_err(|e| e.to_string())
     }
+}
+
+/// Why a delta of too many bytes is refused.
+pub fn too_large(bytes: usize, most: usize) -> String {
+    format!("it has {bytes} bytes or more; a delta for this head has {most} at most")
+}
+
+/// Bytes of a delta with all classes and second moments, and room for its names and settings.
+pub fn most_bytes(classes: usize, dim: usize) -> usize {
+    let numbers = 2 * dim + dim * (dim + 1) / 2 + classes * (dim + 2);
+    4 * numbers + (64 << 10)
+}
+
+fn silent() -> Failure {
+    "the broker does not answer".into()
 }
 
 async fn collect(
@@ -133,10 +191,7 @@ async fn collect(
 ) -> Result<Vec<(u64, async_nats::Message)>, Failure> {
     let mut batch = answered(reader.fetch().max_messages(most).messages()).await?;
     let mut found = Vec::new();
-    while let Some(message) = tokio::time::timeout(ANSWER, batch.next())
-        .await
-        .map_err(|_| "the broker does not answer".to_string())?
-    {
+    while let Some(message) = tokio::time::timeout(ANSWER, batch.next()).await.map_err(|_| silent())? {
         let message = message.map_err(|e| e.to_string())?;
         let sequence = message.info().map_err(|e| e.to_string())?.stream_sequence;
         found.push((sequence, message.message));
@@ -144,10 +199,15 @@ async fn collect(
     Ok(found)
 }
 
-/// Publishes a message, and waits until the broker has it. Gives its number.
-pub async fn confirmed(link: &Link, subject: &str, message: PublishMessage) -> Result<u64, Failure> {
+/// Publishes a message, and waits until the broker has it. Gives its number; `None` if another one came before it that it
+/// was to follow.
+pub async fn confirmed(link: &Link, subject: &str, message: PublishMessage) -> Result<Option<u64>, Failure> {
     let sent = answered(link.context.send_publish(subject.to_string(), message)).await?;
-    Ok(answered(sent.into_future()).await?.sequence)
+    match tokio::time::timeout(ANSWER, sent.into_future()).await.map_err(|_| silent())? {
+        Ok(taken) => Ok(Some(taken.sequence)),
+        Err(e) if e.kind() == PublishErrorKind::WrongLastSequence => Ok(None),
+        Err(e) => Err(e.to_string()),
+    }
 }
 
 /// What the broker says, within its time.
@@ -156,11 +216,11 @@ pub async fn answered<T, E: std::fmt::Display>(
 ) -> Result<T, Failure> {
     match tokio::time::timeout(ANSWER, asked).await {
         Ok(answer) => answer.map_err(|e| e.to_string()),
-        Err(_) => Err("the broker does not answer".into()),
+        Err(_) => Err(silent()),
     }
 }
 
-pub async fn connect(group: &str, settings: &ShareSettings) -> Result<Link, Failure> {
+pub async fn connect(group: &str, settings: &ShareSettings, most: usize) -> Result<Link, Failure> {
     let Some(url) = &settings.url else { return Err("no broker is set".into()) };
     let mut options = async_nats::ConnectOptions::new().name("ultta").connection_timeout(ANSWER);
     // The client itself leaves out who is named in the address. A name without a password is a token.
@@ -209,8 +269,8 @@ pub async fn connect(group: &str, settings: &ShareSettings) -> Result<Link, Fail
             answered(context.create_object_store(config)).await?
         }
     };
-    let (read, last, partial) = Default::default();
-    Ok(Link { client, context, stream, objects, reader: None, read, last, partial })
+    let (read, last, done, partial) = Default::default();
+    Ok(Link { client, context, stream, objects, reader: None, read, last, done, partial, most })
 }
 
 /// A part of an address without its percent signs.
