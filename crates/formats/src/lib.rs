@@ -10,7 +10,7 @@
 //! | [`onnx`] | small ONNX models, written only |
 //! | [`lines`] | rows as JSON lines |
 //! | [`numbers`] | little-endian numbers of every dtype |
-//! | [`map`] | memory maps: the only `unsafe` code of this crate |
+//! | [`map`] | memory maps, and memory given back: the only `unsafe` code of this crate |
 //! | [`write`](mod@write) | files that are written aside and renamed |
 //! | [`shown`](mod@shown) | names of files as they are shown to people |
 //! | [`kind`] | telling features, head and state files apart |

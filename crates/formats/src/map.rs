@@ -1,4 +1,5 @@
-//! Memory maps: files whose contents are read as they are needed, so that a file may be larger than memory.
+//! Memory maps: files whose contents are read as they are needed, so that a file may be larger than memory. And memory that is
+//! given back to the system.
 
 use std::fs::File;
 use std::path::Path;
@@ -24,6 +25,21 @@ pub(crate) fn map(file: &File) -> std::io::Result<Mmap> {
     // enforced; it holds for files that this project writes, since they are replaced by a rename and never
     // written in place, and it is asked of every other file that a user hands over (`docs/formats.md`).
     unsafe { Mmap::map(file) }
+}
+
+/// Gives memory that was freed back to the system. glibc keeps it, in pools of several threads, and may go on keeping
+/// hundreds of megabytes after large requests; with other allocators nothing is done.
+#[allow(unsafe_code)]
+pub fn give_back() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        unsafe extern "C" {
+            fn malloc_trim(pad: usize) -> std::ffi::c_int;
+        }
+        // SAFETY: the function is glibc's, with this signature; it may be called at any time from any thread, and touches
+        // only memory that no one holds.
+        unsafe { malloc_trim(0) };
+    }
 }
 
 #[cfg(test)]

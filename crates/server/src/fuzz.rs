@@ -46,6 +46,7 @@ pub fn request(bytes: &[u8]) -> usize {
         json::<SnapshotRequest>(bytes).map(drop),
         json::<RollbackRequest>(bytes).map(drop),
         json::<MergeRequest>(bytes).map(drop),
+        json::<DropRequest>(bytes).map(drop),
     ]
     .iter()
     .filter(|read| read.is_ok())

@@ -38,6 +38,7 @@ mod parts;
 mod picture;
 mod problem;
 mod recovery;
+mod register;
 mod room;
 mod routes;
 pub mod samples;

@@ -237,3 +237,121 @@ fn tls(cert: &Path, key: &Path) -> Result<TlsAcceptor, ServerError> {
         .map_err(|e| failed("certificate and key", cert, &e))?;
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::mpsc;
+
+    use serde_json::Value;
+    use ultta::{Config, Head};
+
+    use super::*;
+    use crate::stream::ENDED;
+
+    /// A server with a stream `default`, whose owner the test can reach.
+    struct Reached {
+        runtime: tokio::runtime::Runtime,
+        server: Server,
+        folder: tempfile::TempDir,
+    }
+
+    impl Reached {
+        fn start() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let runtime =
+                tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+            let head = Head::new(vec![1.0, 0.0, 0.0, 1.0], 2, ["cat", "dog"], 100.0).unwrap();
+            let spec = StreamSpec { head, config: Config::default(), durability: None, group: None };
+            let config =
+                ServerConfig { data_dir: folder.path().to_owned(), port: 0, ..ServerConfig::default() };
+            let server = runtime.block_on(Server::start_with(config, None, Some(("default", spec)))).unwrap();
+            Self { runtime, server, folder }
+        }
+
+        fn stream(&self) -> Arc<crate::stream::Stream> {
+            self.server.app.streams.get("default").map_err(|problem| problem.detail).unwrap()
+        }
+
+        fn get(&self, path: &str) -> (u16, String) {
+            let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
+            let mut answer = agent.get(format!("http://{}{path}", self.server.address)).call().unwrap();
+            (answer.status().as_u16(), answer.body_mut().read_to_string().unwrap())
+        }
+
+        fn json(&self, path: &str) -> Value {
+            serde_json::from_str(&self.get(path).1).unwrap()
+        }
+    }
+
+    fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+        let started = std::time::Instant::now();
+        while !holds() {
+            assert!(started.elapsed() < Duration::from_secs(60), "never: {what}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Status, health, list, metrics, readiness and verdict take the standing of a stream from one place.
+    #[test]
+    fn a_stream_whose_thread_has_ended_says_so_everywhere() {
+        let reached = Reached::start();
+        assert_eq!(reached.json("/healthz")["status"], "ok");
+        let broken = reached.runtime.block_on(
+            reached.stream().control(|_| -> Result<(), _> { panic!("the owner fails, as the test wants") }),
+        );
+        assert_eq!(broken.unwrap_err().status, 503);
+        eventually("its queue is closed", || reached.stream().queue.is_closed());
+        let view = reached.json("/v1/streams/default");
+        assert_eq!(view["status"]["degraded"], ENDED);
+        assert_eq!((&view["verdict"]["level"], &view["status"]["learning"]), (&"act".into(), &true.into()));
+        let next = view["verdict"]["next"].as_str().unwrap();
+        assert!(next.contains("restart the server") && !next.contains("by itself"), "{next}");
+        assert_eq!(reached.json("/v1/streams")["streams"][0]["status"]["degraded"], ENDED);
+        for path in ["/healthz", "/readyz"] {
+            assert_eq!(reached.json(path)["degraded"]["default"], ENDED, "{path}");
+        }
+        assert_eq!(reached.get("/v2/models/default/ready").0, 503);
+        let metrics = reached.get("/metrics").1;
+        for line in ["ultta_degraded{stream=\"default\"} 1", "ultta_verdict{stream=\"default\"} 2"] {
+            assert!(metrics.contains(line), "{line}: {metrics}");
+        }
+        let deleted = reached.runtime.block_on(reached.server.app.streams.delete("default"));
+        assert!(deleted.is_ok() && reached.get("/v1/streams/default").0 == 404);
+        assert_eq!(reached.json("/healthz")["status"], "ok");
+        reached.runtime.block_on(reached.server.stop());
+    }
+
+    /// Whoever asks for a deletion and hangs up gets it: no stream is left that is neither there nor gone.
+    #[test]
+    fn a_deletion_runs_to_its_end_without_its_client() {
+        let reached = Reached::start();
+        let stream = reached.stream();
+        let (begun, begins) = mpsc::channel();
+        let (release, held) = mpsc::channel::<()>();
+        let holding = reached.runtime.spawn({
+            let stream = stream.clone();
+            async move {
+                let hold = move |_: &mut crate::owner::Owner| {
+                    let _ = begun.send(());
+                    let _ = held.recv();
+                    Ok(())
+                };
+                stream.control(hold).await
+            }
+        });
+        begins.recv().unwrap();
+        let mut client = std::net::TcpStream::connect(reached.server.address).unwrap();
+        client.write_all(b"DELETE /v1/streams/default HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
+        eventually("the deletion waits for the owner", || stream.waiting() > 0);
+        drop(client);
+        // The server sees that the client has gone, and the request is dropped, while the owner is still at work.
+        std::thread::sleep(Duration::from_millis(200));
+        release.send(()).unwrap();
+        assert!(reached.runtime.block_on(holding).unwrap().is_ok());
+        eventually("the stream is gone", || reached.get("/v1/streams/default").0 == 404);
+        assert!(!reached.folder.path().join("streams/default").exists());
+        assert_eq!(reached.json("/healthz")["status"], "ok");
+        reached.runtime.block_on(reached.server.stop());
+    }
+}

@@ -223,9 +223,25 @@ pub struct Damage {
     /// Its number.
     pub record: u64,
     /// Whole records behind it.
-    pub behind: u64,
+    pub behind: Whole,
     /// The file beside the segment that keeps it and all behind it.
     pub aside: PathBuf,
+}
+
+/// Whole records that are not learnt.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Whole {
+    pub records: u64,
+    /// Rows in them.
+    pub rows: u64,
+}
+
+impl std::fmt::Display for Whole {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let plural = |n: u64| if n == 1 { "" } else { "s" };
+        let Self { records, rows } = self;
+        write!(f, "{records} whole record{} ({rows} row{})", plural(*records), plural(*rows))
+    }
 }
 
 /// Why a segment does not belong to this stream; `None` if it does, or if its beginning is cut off or damaged.
@@ -303,7 +319,7 @@ fn parse_frame(frame: &[u8]) -> Option<(usize, u32)> {
 
 /// How many whole records lie behind a record that is not whole; `None` if what is there can be the write that was
 /// under way when the process or the machine stopped: a record that the file ends in, or zeros.
-fn damage_behind(file: &mut File, from: u64, next: u64) -> io::Result<Option<u64>> {
+fn damage_behind(file: &mut File, from: u64, next: u64) -> io::Result<Option<Whole>> {
     let mut rest = Vec::new();
     file.seek(SeekFrom::Start(from))?;
     file.read_to_end(&mut rest)?;
@@ -311,29 +327,37 @@ fn damage_behind(file: &mut File, from: u64, next: u64) -> io::Result<Option<u64
     let cut = rest.len() < FRAME || parse_frame(&rest).is_some_and(|(size, _)| rest.len() < FRAME + size);
     let zeros = rest.iter().all(|&byte| byte == 0);
     // A segment's beginning is whole before it is listed.
-    let harmless = from > 0 && behind == 0 && (cut || zeros);
+    let harmless = from > 0 && behind.records == 0 && (cut || zeros);
     Ok((!harmless).then_some(behind))
 }
 
-/// Number of whole records among bytes, from a record's number on.
-fn whole_records(bytes: &[u8], next: u64) -> u64 {
-    let whole = |at: usize| -> Option<usize> {
+/// Whole records among bytes, from a record's number on.
+fn whole_records(bytes: &[u8], next: u64) -> Whole {
+    let payload = |at: usize| -> Option<&[u8]> {
         let (size, crc) = parse_frame(bytes.get(at..at + FRAME)?)?;
         let payload = bytes.get(at + FRAME..at + FRAME + size)?;
         let number = u64::from_le_bytes(payload.get(..8)?.try_into().ok()?);
-        (number >= next && crc32fast::hash(payload) == crc).then_some(FRAME + size)
+        (number >= next && crc32fast::hash(payload) == crc).then_some(payload)
     };
-    let (mut at, mut records) = (0, 0);
+    let rows = |payload: &[u8]| -> Option<u32> {
+        let mut bytes = Bytes(payload.get(8..)?);
+        if bytes.u8()? == SAMPLES { bytes.u32() } else { None }
+    };
+    let (mut at, mut whole) = (0, Whole::default());
     while at < bytes.len() {
-        let length = whole(at);
-        records += u64::from(length.is_some());
-        at += length.unwrap_or(1);
+        let Some(payload) = payload(at) else {
+            at += 1;
+            continue;
+        };
+        whole.records += 1;
+        whole.rows += u64::from(rows(payload).unwrap_or(0));
+        at += FRAME + payload.len();
     }
-    records
+    whole
 }
 
-/// Copies a segment that cannot be replayed. Returns the number of its whole records.
-pub fn set_aside(path: &Path, aside: &Path, first: u64) -> io::Result<u64> {
+/// Copies a segment that cannot be replayed. Returns its whole records.
+pub fn set_aside(path: &Path, aside: &Path, first: u64) -> io::Result<Whole> {
     let mut file = File::open(path)?;
     copy_from(&mut file, 0, aside)?;
     let mut bytes = Vec::new();

@@ -6,6 +6,7 @@
 //! crash in between leaves files that are not listed: a base that nobody needs, a segment without a record, or what the
 //! listed base has replaced. None of these is looked at again.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -17,6 +18,7 @@ use ultta_formats::write_atomically;
 
 use crate::log::sync_folder;
 use crate::store::io_error;
+use crate::streams::check_name;
 
 /// Name of the manifest in its folder.
 pub const FILE: &str = "manifest.json";
@@ -45,6 +47,13 @@ pub struct Manifest {
     /// Alarms of this generation, raised at rows before this id, were acknowledged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub known: Option<(u64, u64)>,
+    /// Labels of the snapshots; each file has its own digest in it. `None` in streams of earlier builds, until they are
+    /// opened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshots: Option<BTreeSet<String>>,
+    /// What was lost, until someone acknowledges it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub damage: Option<String>,
 }
 
 /// A base state.
@@ -69,7 +78,17 @@ impl Manifest {
     /// The manifest of a new stream: no base, and one segment that begins with record 0.
     pub fn new(head: &str, settings: &[u8]) -> Self {
         let (head, settings) = (head.to_string(), sha256(settings));
-        Self { format: FORMAT.into(), head, settings, base: None, logs: vec![0], marked: true, known: None }
+        Self {
+            format: FORMAT.into(),
+            head,
+            settings,
+            base: None,
+            logs: vec![0],
+            marked: true,
+            known: None,
+            snapshots: Some(BTreeSet::new()),
+            damage: None,
+        }
     }
 
     /// Number of the record that recovery starts with.
@@ -113,7 +132,8 @@ impl Manifest {
         let follows = manifest.logs.first() == Some(&manifest.start())
             && manifest.logs.windows(2).all(|pair| pair[0] < pair[1])
             && manifest.logs.iter().all(|&first| first < MOST_RECORDS);
-        if manifest.digest(&path)? != sha256 || !follows || !known {
+        let labelled = manifest.snapshots.iter().flatten().all(|label| check_name(label).is_ok());
+        if manifest.digest(&path)? != sha256 || !follows || !known || !labelled {
             return Err(broken("the list of the stream's files is damaged: its digest is another".into()));
         }
         Ok(manifest)

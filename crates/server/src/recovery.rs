@@ -52,10 +52,10 @@ pub fn recover(folder: &Folder, head: Head, config: &Config) -> Result<Recovered
             let behind =
                 log::set_aside(&path, &aside, first).map_err(|e| io_error("setting aside", &path, e))?;
             losses.push(format!(
-                "the log from record {first} on, {behind} whole records, does not follow record {expected} and is set aside as {}",
+                "the log from record {first} on, {behind}, does not follow record {expected} and is set aside as {}",
                 file_name(&aside)
             ));
-            beyond = first + behind;
+            beyond = first + behind.records;
             continue;
         }
         let tail = log::replay(&path, first, |record| replayer.take(record))
@@ -63,12 +63,12 @@ pub fn recover(folder: &Folder, head: Head, config: &Config) -> Result<Recovered
         dropped += tail.dropped;
         if let Some(damage) = tail.damage {
             losses.push(format!(
-                "record {} of the log is damaged; it and {} whole records behind it were not learnt and are set aside as {}",
+                "record {} of the log is damaged; it and {} behind it were not learnt and are set aside as {}",
                 damage.record,
                 damage.behind,
                 file_name(&damage.aside)
             ));
-            beyond = damage.record + 1 + damage.behind;
+            beyond = damage.record + 1 + damage.behind.records;
         }
         replayer.flush();
         if let Some((record, reason)) = replayer.misfit.take() {
@@ -77,11 +77,10 @@ pub fn recover(folder: &Folder, head: Head, config: &Config) -> Result<Recovered
             let lost =
                 log::set_aside(&path, &aside, record).map_err(|e| io_error("setting aside", &path, e))?;
             losses.push(format!(
-                "record {record} of the log does not belong to this stream ({reason}); it and {} whole records behind it were not learnt, and the segment is set aside as {}",
-                lost.saturating_sub(1),
+                "record {record} of the log does not belong to this stream ({reason}); {lost} from it on were not learnt, and the segment is set aside as {}",
                 file_name(&aside)
             ));
-            beyond = beyond.max(record.saturating_add(lost));
+            beyond = beyond.max(record.saturating_add(lost.records));
         }
         current = Some(tail.log);
     }
@@ -111,7 +110,7 @@ pub fn recover(folder: &Folder, head: Head, config: &Config) -> Result<Recovered
         folder.write_base(session.state(), number, session.learning(), extra)?;
         folder.compact()?;
     }
-    let damage = folder.damage()?;
+    let damage = folder.damage();
     Ok(Recovered { session, extra, log, records, dropped, damage })
 }
 
@@ -212,4 +211,112 @@ pub fn grouping_is_free(session: &Session) -> bool {
 /// What the server wrote beside a state.
 fn note<'s>(state: &'s State, key: &str) -> Option<&'s str> {
     state.metadata.get(&format!("server.{key}")).map(String::as_str)
+}
+
+#[cfg(test)]
+mod tests {
+    use ultta::Features;
+    use ultta::simulate::{Simulator, SimulatorConfig};
+
+    use super::*;
+    use crate::fleet::GroupRecord;
+    use crate::store::Meta;
+
+    const CLASSES: usize = 6;
+
+    fn stage(log: &mut Log, record: &Record) {
+        match record {
+            Record::Samples(samples) => log.stage_samples(samples),
+            Record::Feedback { id, label } => log.stage_feedback(*id, *label),
+            Record::Learning(learning) => log.stage_learning(*learning),
+            Record::Correction { id, label } => log.stage_correction(*id, *label),
+            Record::Group(record) => log.stage_group(record),
+        }
+    }
+
+    /// Does what a record says, as the owner of a stream does it when it is asked.
+    fn take(session: &mut Session, extra: &mut Extra, record: &Record) {
+        match record {
+            Record::Samples(samples) => drop(session.step(samples.input(None, false)).unwrap()),
+            Record::Feedback { id, label } => assert!(session.feedback(*id, *label as usize).unwrap()),
+            Record::Learning(learning) => session.set_learning(*learning),
+            Record::Correction { id, label } => {
+                session.correct(*id, label.unwrap() as usize).map(drop).unwrap();
+            }
+            Record::Group(record) => assert!(record.apply(session, extra).unwrap().changed, "{record:?}"),
+        }
+    }
+
+    /// A member of a group that is killed anywhere, between what it joined, learnt, gave, took, dropped and took over anew, is
+    /// byte for byte what it was after the last whole record.
+    #[test]
+    fn a_log_of_a_group_cut_anywhere_is_the_session_up_to_there() {
+        let settings = SimulatorConfig { classes: CLASSES, dim: 8, ..Default::default() };
+        let mut simulator = Simulator::new(&settings).unwrap();
+        let (head, config) = (simulator.head().clone(), Config::default());
+        let new = || Session::new(head.clone(), &config).unwrap();
+        let mut block = || -> Features<'static> { simulator.next_block(50).0 };
+        let mut other = new();
+        other.join("b").unwrap();
+        let mut learn = |rows: Features<'static>| {
+            other.step(&rows).unwrap();
+            let delta = other.cut().unwrap().expect("something was learnt").to_bytes().unwrap();
+            (delta, other.contribution().unwrap().to_bytes().unwrap())
+        };
+        let (first, _) = learn(block());
+        let (second, whole) = learn(block());
+        let rows = |rows: Features<'static>| Record::Samples(Samples::plain(rows));
+        let records = [
+            Record::Group(GroupRecord::Join { member: "a".into() }),
+            rows(block()),
+            Record::Group(GroupRecord::Cut),
+            Record::Group(GroupRecord::Take { position: 1, delta: first }),
+            rows(block()),
+            Record::Feedback { id: 3, label: 1 },
+            Record::Group(GroupRecord::Take { position: 2, delta: second }),
+            Record::Learning(false),
+            rows(block()),
+            Record::Learning(true),
+            Record::Group(GroupRecord::Cut),
+            Record::Correction { id: 7, label: Some(2) },
+            Record::Group(GroupRecord::Rebuild { position: 3, contributions: vec![whole.clone()] }),
+            rows(block()),
+            Record::Group(GroupRecord::Drop { position: 4, contribution: whole }),
+            rows(block()),
+            Record::Group(GroupRecord::Cut),
+        ];
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("a");
+        let meta = Meta::new(&config, None, None, 0.0, Some("all".into()));
+        Folder::create(&path, &head, &meta, None).unwrap();
+        let open = || recover(&Folder::open(path.clone()).unwrap(), head.clone(), &config).unwrap();
+        let (mut session, mut extra, mut log) = (new(), Extra::default(), open().log);
+        let (mut ends, mut states) =
+            (vec![log.bytes()], vec![(session.state().to_bytes().unwrap(), extra.position)]);
+        for record in &records {
+            stage(&mut log, record);
+            log.commit(false).unwrap();
+            take(&mut session, &mut extra, record);
+            ends.push(log.bytes());
+            states.push((session.state().to_bytes().unwrap(), extra.position));
+        }
+        drop(log);
+        assert!(states.windows(2).filter(|pair| pair[0] != pair[1]).count() > 12, "records change states");
+        let file = path.join(format!("log-{:020}.wal", 0));
+        let bytes = fs::read(&file).unwrap();
+        assert_eq!(bytes.len() as u64, *ends.last().unwrap());
+        for (count, end) in ends.iter().enumerate() {
+            let next = ends.get(count + 1).copied().unwrap_or(*end);
+            for cut in [*end, (end + next) / 2, next.saturating_sub(1).max(*end)] {
+                fs::write(&file, &bytes[..cut as usize]).unwrap();
+                let found = open();
+                assert_eq!((found.records, &found.damage), (count as u64, &None), "cut at {cut}");
+                let state = found.session.state().to_bytes().unwrap();
+                assert!(
+                    (state, found.extra.position) == states[count],
+                    "cut at {cut}, behind record {count}"
+                );
+            }
+        }
+    }
 }

@@ -1,17 +1,17 @@
 //! A stream's folder: its head, its settings, the state it starts from, its log, its snapshots.
 //!
 //! ```text
-//! <data_dir>/streams/<name>/manifest.json           which of the files below belong to the stream
+//! <data_dir>/streams/<name>/manifest.json           which of the files below belong to the stream, and what was lost
 //!                           stream.json             settings
 //!                           head.safetensors        the head
 //!                           base-<n>-<digest>.safetensors  the state before record n of the log
 //!                           log-<n>.wal             records from n on
 //!                           synced                  the number up to which records are known to be on the disk
 //!                           log-<n>.damaged-<m>     what a damaged segment held from record m on
-//!                           damage.txt              what was lost, until it is acknowledged
 //!                           snapshots/<label>.safetensors
 //! ```
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -26,14 +26,18 @@ use crate::log::{self, Log, sync_folder};
 use crate::manifest::{Base, Hash, Manifest, sha256};
 use crate::mark::Mark;
 use crate::settings::Durability;
+use crate::streams::check_name;
 
 const FORMAT: &str = "ultta-stream-2";
 
-/// The note of what was lost.
-const DAMAGE: &str = "damage.txt";
+/// Where earlier builds kept the note of what was lost.
+const EARLIER_DAMAGE: &str = "damage.txt";
 
 /// In the metadata of a snapshot: the SHA-256 of the file without this entry.
 const SEAL: &str = "server.sha256";
+
+/// In the metadata of a snapshot: its label, so that another one under its name is noticed.
+const LABEL: &str = "server.label";
 
 /// What `stream.json` says.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -127,7 +131,23 @@ impl Folder {
                 });
             }
         }
+        folder.take_over()?;
         Ok(folder)
+    }
+
+    /// Lists what earlier builds did not list: snapshots, and what was lost.
+    fn take_over(&self) -> Result<()> {
+        if self.manifest().snapshots.is_none() {
+            let found = self.snapshot_files()?;
+            self.list(|manifest| manifest.snapshots = Some(found))?;
+        }
+        let path = self.path.join(EARLIER_DAMAGE);
+        match fs::read(&path) {
+            Ok(text) => self.note_damage(&String::from_utf8_lossy(&text))?,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(e) => return Err(io_error("opening", &path, e)),
+        }
+        fs::remove_file(&path).map_err(|e| io_error("removing", &path, e))
     }
 
     fn with(path: PathBuf, manifest: Manifest) -> Result<Self> {
@@ -170,8 +190,8 @@ impl Folder {
         Ok(())
     }
 
-    /// Removes a stream for good, whatever its folder holds. It is gone with its name; what cannot be removed of it then
-    /// is removed at the next start.
+    /// Removes a stream for good, whatever its folder holds; one whose folder is gone already is removed, too. It is gone
+    /// with its name; what cannot be removed of it then is removed at the next start.
     pub fn remove(path: &Path) -> Result<()> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let mut gone = path.with_file_name(format!(".gone-{name}"));
@@ -182,7 +202,10 @@ impl Folder {
             gone = path.with_file_name(format!(".gone-{name}-{copy}"));
         }
         let io_error = |e| io_error("removing", path, e);
-        fs::rename(path, &gone).map_err(io_error)?;
+        match fs::rename(path, &gone) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+            renamed => renamed.map_err(io_error)?,
+        }
         if let Err(error) = sync_folder(path).and_then(|()| fs::remove_dir_all(&gone)) {
             tracing::warn!(stream = %name, %error, "some files of a deleted stream stay until the next start");
         }
@@ -285,24 +308,26 @@ impl Folder {
 
     /// Keeps a note of what was lost, until it is acknowledged. An earlier note stays beside it.
     pub fn note_damage(&self, text: &str) -> Result<()> {
-        let notes = match self.damage()? {
-            Some(earlier) if !earlier.contains(text) => format!("{earlier}; {text}"),
-            Some(earlier) => earlier,
-            None => text.to_string(),
-        };
-        let path = self.path.join(DAMAGE);
-        write_atomically(&path, notes.as_bytes())?;
-        sync_folder(&path).map_err(|e| io_error("syncing", &path, e))
+        self.list(|manifest| {
+            manifest.damage = Some(match manifest.damage.take() {
+                Some(earlier) if !earlier.contains(text) => format!("{earlier}; {text}"),
+                Some(earlier) => earlier,
+                None => text.to_string(),
+            });
+        })
     }
 
-    /// What was lost and is not acknowledged yet.
-    pub fn damage(&self) -> Result<Option<String>> {
-        let path = self.path.join(DAMAGE);
-        match fs::read(&path) {
-            Ok(text) => Ok(Some(String::from_utf8_lossy(&text).into_owned())),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(io_error("opening", &path, e)),
-        }
+    /// What was lost and is not acknowledged yet. A snapshot that is put back is not lost any more.
+    pub fn damage(&self) -> Option<String> {
+        let lost = self.lost_snapshots().into_iter().map(|label| format!("the snapshot {label} is missing"));
+        let notes: Vec<String> = self.manifest().damage.clone().into_iter().chain(lost).collect();
+        (!notes.is_empty()).then(|| notes.join("; "))
+    }
+
+    /// Labels of the snapshots that are listed and missing.
+    fn lost_snapshots(&self) -> Vec<String> {
+        let listed = self.manifest().snapshots.clone().unwrap_or_default();
+        listed.into_iter().filter(|label| !self.snapshot_path(label).exists()).collect()
     }
 
     /// Notes that alarms at rows before `id` of a generation were acknowledged.
@@ -315,54 +340,85 @@ impl Folder {
         self.manifest().known.filter(|known| known.0 == generation).map_or(0, |known| known.1)
     }
 
-    /// Removes the note of what was lost. What was set aside stays.
+    /// Removes the note of what was lost, and snapshots that are missing from the list. What was set aside stays.
     pub fn acknowledge_damage(&self) -> Result<()> {
-        let path = self.path.join(DAMAGE);
-        match fs::remove_file(&path) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(io_error("removing", &path, e)),
-            _ => sync_folder(&path).map_err(|e| io_error("syncing", &path, e)),
+        let lost = self.lost_snapshots();
+        if self.manifest().damage.is_none() && lost.is_empty() {
+            return Ok(());
         }
+        self.list(|manifest| {
+            manifest.damage = None;
+            manifest.snapshots.get_or_insert_default().retain(|label| !lost.contains(label));
+        })
     }
 
-    /// Names and sizes of the snapshots, oldest name first.
-    pub fn snapshots(&self) -> Result<Vec<(String, u64)>> {
+    /// Labels and sizes of the snapshots, by label. One that is missing has no bytes.
+    pub fn snapshots(&self) -> Vec<(String, u64)> {
+        let listed = self.manifest().snapshots.clone().unwrap_or_default();
+        let size = |label: &String| fs::metadata(self.snapshot_path(label)).map_or(0, |found| found.len());
+        listed.into_iter().map(|label| (label.clone(), size(&label))).collect()
+    }
+
+    /// Labels of the snapshots that are there.
+    fn snapshot_files(&self) -> Result<BTreeSet<String>> {
         let folder = self.path.join("snapshots");
         let io_error = |e| io_error("reading", &folder, e);
-        let mut found = Vec::new();
-        for entry in fs::read_dir(&folder).map_err(io_error)? {
-            let entry = entry.map_err(io_error)?;
-            let name = entry.file_name().to_string_lossy().into_owned();
-            let Some(label) = name.strip_suffix(".safetensors").filter(|l| !l.starts_with('.')) else {
-                continue;
-            };
-            found.push((label.to_string(), entry.metadata().map_err(io_error)?.len()));
+        let mut found = BTreeSet::new();
+        let entries = match fs::read_dir(&folder) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(found),
+            entries => entries.map_err(io_error)?,
+        };
+        for entry in entries {
+            let name = entry.map_err(io_error)?.file_name().to_string_lossy().into_owned();
+            found.extend(
+                name.strip_suffix(".safetensors").filter(|l| check_name(l).is_ok()).map(String::from),
+            );
         }
-        found.sort();
         Ok(found)
     }
 
     pub fn save_snapshot(&self, label: &str, state: &State) -> Result<()> {
         let path = self.snapshot_path(label);
         let mut sealed = state.clone();
-        sealed.metadata.insert(SEAL.into(), digest(state)?);
+        sealed.metadata.insert(LABEL.into(), label.into());
+        sealed.metadata.insert(SEAL.into(), digest(&sealed)?);
+        fs::create_dir_all(self.path.join("snapshots")).map_err(|e| io_error("creating", &path, e))?;
         sealed.save(&path)?;
-        sync_folder(&path).map_err(|e| io_error("syncing", &path, e))
+        sync_folder(&path).map_err(|e| io_error("syncing", &path, e))?;
+        self.list(|manifest| {
+            manifest.snapshots.get_or_insert_default().insert(label.into());
+        })
     }
 
     pub fn load_snapshot(&self, label: &str) -> Result<State> {
         let path = self.snapshot_path(label);
+        if !path.exists() {
+            return Err(Error::Format { reason: format!("the snapshot {label} is missing"), path });
+        }
         let mut state = State::load(&path)?;
         let seal = state.metadata.remove(SEAL);
         if seal != Some(digest(&state)?) {
             let reason = format!("the snapshot {label} was changed: its digest is another");
             return Err(Error::Format { reason, path });
         }
+        // Snapshots of earlier builds have no label in them.
+        if let Some(other) = state.metadata.remove(LABEL).filter(|other| other != label) {
+            let reason = format!("the snapshot {label} was exchanged: it is the one of the label {other}");
+            return Err(Error::Format { reason, path });
+        }
         Ok(state)
     }
 
+    /// Removes a snapshot: from the list first, so that a crash in between leaves nothing that is missed.
     pub fn remove_snapshot(&self, label: &str) -> Result<()> {
+        self.list(|manifest| {
+            manifest.snapshots.get_or_insert_default().remove(label);
+        })?;
         let path = self.snapshot_path(label);
-        fs::remove_file(&path).map_err(|e| io_error("removing", &path, e))
+        match fs::remove_file(&path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed.map_err(|e| io_error("removing", &path, e)),
+        }
     }
 
     fn snapshot_path(&self, label: &str) -> PathBuf {

@@ -29,6 +29,9 @@ const MOST_VIEWS: usize = 256;
 /// Scores that a waiting request may carry.
 const MOST_CELLS: usize = 1 << 20;
 
+/// What is wrong with a stream whose thread has ended.
+pub const ENDED: &str = "its thread has ended; restart the server";
+
 /// Requests scored at once: one per core.
 static SCORING: LazyLock<Semaphore> =
     LazyLock::new(|| Semaphore::new(std::thread::available_parallelism().map_or(1, usize::from)));
@@ -214,7 +217,7 @@ impl Stream {
     pub fn status(&self) -> Status {
         let mut status = self.board.status(self.clock.now());
         if self.queue.is_closed() {
-            status.degraded = Some("its thread has ended; restart the server".into());
+            status.degraded = Some(ENDED.into());
         }
         status
     }
@@ -231,8 +234,7 @@ impl Stream {
 
     /// What is wrong with the stream, if anything is: it cannot learn, or something was lost on its disk.
     pub fn trouble(&self) -> Option<String> {
-        let status = self.status();
-        status.degraded.or(status.damage)
+        trouble(self.status())
     }
 
     /// Number of requests that wait.
@@ -265,5 +267,27 @@ impl Stream {
         if self.queue.send(Job::Stop(reply)).await.is_ok() {
             let _ = done.await;
         }
+    }
+}
+
+/// All that is wrong: one trouble does not hide the other.
+fn trouble(status: Status) -> Option<String> {
+    let troubles: Vec<String> = status.degraded.into_iter().chain(status.damage).collect();
+    (!troubles.is_empty()).then(|| troubles.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::board::tests::status;
+
+    #[test]
+    fn one_trouble_does_not_hide_the_other() {
+        let told = |degraded: Option<&str>, damage: Option<&str>| {
+            trouble(Status { degraded: degraded.map(Into::into), damage: damage.map(Into::into), ..status() })
+        };
+        assert_eq!(told(None, None), None);
+        assert_eq!(told(Some("full"), None).as_deref(), Some("full"));
+        assert_eq!(told(Some("full"), Some("a record is lost")).as_deref(), Some("full; a record is lost"));
     }
 }

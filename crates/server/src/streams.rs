@@ -17,6 +17,7 @@ use crate::metrics::Metrics;
 use crate::owner::{Owner, Parts};
 use crate::problem::Problem;
 use crate::recovery::recover;
+use crate::register::Register;
 use crate::settings::{Durability, Limits, ServerConfig};
 use crate::shadow::{Shadow, Shadows};
 use crate::store::{Folder, Meta};
@@ -38,8 +39,10 @@ pub struct StreamSpec {
 /// All streams of a server.
 pub struct Streams {
     root: PathBuf,
+    /// The names of all streams, on the disk.
+    register: Register,
     streams: RwLock<BTreeMap<String, Arc<Stream>>>,
-    /// Streams that could not be opened, and why.
+    /// Streams that could not be opened, or not be removed, and why.
     damaged: Mutex<BTreeMap<String, String>>,
     /// One creation or deletion at a time.
     changing: tokio::sync::Mutex<()>,
@@ -68,6 +71,7 @@ impl Streams {
         let lock = lock_folder(&config.data_dir)?;
         let streams = Self {
             root: root.clone(),
+            register: Register::open(config.data_dir.join("streams.json")),
             streams: RwLock::default(),
             damaged: Mutex::default(),
             changing: tokio::sync::Mutex::new(()),
@@ -108,6 +112,16 @@ impl Streams {
         }
         for name in &names {
             streams.connect(name);
+        }
+        for name in streams.register.names().into_iter().filter(|name| !names.contains(name)) {
+            let reason =
+                "its folder is missing; put it back from a copy and start again, or delete the stream"
+                    .to_string();
+            tracing::error!(stream = name, reason, "damaged");
+            streams.damaged_names().insert(name, reason);
+        }
+        if let Err(error) = streams.register.add(&names) {
+            tracing::warn!(%error, "the list of the streams could not be written");
         }
         Ok(streams)
     }
@@ -216,8 +230,12 @@ impl Streams {
         let path = self.root.join(name);
         let created = tokio::task::block_in_place(|| -> Result<(), Problem> {
             Folder::create(&path, &spec.head, &meta, start.as_ref())?;
-            // A stream that cannot be started was never there.
-            self.start(name).inspect_err(|_| drop(Folder::remove(&path)))?;
+            // A stream that cannot be listed or started was never there.
+            let begun = self.register.add([&name.to_string()]).and_then(|()| self.start(name));
+            begun.inspect_err(|_| {
+                drop(self.register.remove(name));
+                drop(Folder::remove(&path));
+            })?;
             Ok(())
         });
         created?;
@@ -232,27 +250,42 @@ impl Streams {
         Ok(stream)
     }
 
-    /// Ends a stream and removes all it has kept.
+    /// Ends a stream and removes all it has kept. One whose folder cannot be removed has ended, is damaged, and can be
+    /// deleted again.
     pub(crate) async fn delete(&self, name: &str) -> Result<(), Problem> {
         let _changing = self.changing.lock().await;
-        if self.is_damaged(name) {
-            tokio::task::block_in_place(|| Folder::remove(&self.root.join(name)))?;
+        if !self.is_damaged(name) {
+            let stream = self.get(name)?;
+            if let Some(source) = &stream.meta.shadow_of
+                && let Ok(source) = self.get(source)
+            {
+                source.shadows.remove(name);
+            }
+            stream.stop().await;
+        }
+        let removed = tokio::task::block_in_place(|| self.remove_folder(name));
+        if let Err(error) = &removed {
+            let reason =
+                format!("it has ended, and its folder could not be removed: {error}; delete it again");
+            self.damaged_names().insert(name.into(), reason);
+        } else {
             self.damaged_names().remove(name);
-            self.metrics.forget(name);
-            tracing::info!(stream = name, "deleted");
-            return Ok(());
         }
-        let stream = self.get(name)?;
-        if let Some(source) = &stream.meta.shadow_of
-            && let Ok(source) = self.get(source)
-        {
-            source.shadows.remove(name);
-        }
-        stream.stop().await;
-        tokio::task::block_in_place(|| Folder::remove(stream.folder.path()))?;
         self.write().remove(name);
         self.metrics.forget(name);
+        removed?;
         tracing::info!(stream = name, "deleted");
+        Ok(())
+    }
+
+    /// Removes the folder of a stream, and its name from the list. On a full disk the list can be written only after the
+    /// folder is gone.
+    fn remove_folder(&self, name: &str) -> ultta::Result<()> {
+        let listed = self.register.remove(name);
+        Folder::remove(&self.root.join(name))?;
+        if let Err(error) = listed.or_else(|_| self.register.remove(name)) {
+            tracing::warn!(stream = name, %error, "a deleted stream stays on the list of the streams");
+        }
         Ok(())
     }
 

@@ -6,6 +6,7 @@ use ultta::Standing;
 
 use crate::alarms::AlarmView;
 use crate::board::Status;
+use crate::stream::ENDED;
 
 /// Scenes before a change can be noticed, about (`docs/alarms.md`).
 const FIRST_SCENES: u64 = 220;
@@ -44,7 +45,11 @@ impl Verdict {
     pub fn of(status: &Status, alarms: &[AlarmView]) -> Self {
         let health = &status.health;
         if let Some(reason) = &status.degraded {
-            let next = "look at the disk of the server; answers go on, and learning goes on by itself once the disk takes the log";
+            let next = if reason == ENDED {
+                "restart the server; until then it answers `predict` and reads only, from the last state"
+            } else {
+                "look at the disk of the server; answers go on, and learning goes on by itself once the disk takes the log"
+            };
             return Self::new(Level::Act, format!("Nothing is learnt: {reason}."), next);
         }
         if let Some(damage) = &status.damage {

@@ -2,7 +2,7 @@
 # Further tests of the service, each with what it needs set up by name. From the root of the project:
 #   bash crates/server/tests/further.sh [wide|kills|hostile|schema|triton|page|fuzz …]      all of them if none is named
 # Needs the Rust toolchain, python3 and node; `page` needs Debian's chromium (installed if there is apt).
-# KILLS (200), EXAMPLES (200 of each call) and SOAK (1200 seconds) make it longer or shorter; ULTTA is a program to test instead
+# KILLS (200), EXAMPLES (200 that reach each call), SOAK (1200 seconds) and SECONDS_ (60 of a processor for each fuzz target) make it longer or shorter; SCHEMA_PATHS is a regular expression of the paths that schema looks at; ULTTA is a program to test instead
 # of the one that is built.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
@@ -19,6 +19,7 @@ serve() { # name, further flags: starts a server with a small simulated stream; 
   rm -rf "$scratch/data-$1" "$scratch/address"
   touch "$scratch/address"
   python3 "$here/further/small_head.py" "$scratch/head.safetensors" "$scratch/features.npy" "$scratch/labels.json" ${stream:-}
+  if [ "${head:-}" = tiny ]; then cp "$scratch/tiny.safetensors" "$scratch/head.safetensors"; fi
   # The signal that comes with files beyond a limit is ignored, as if the disk were full.
   ULTTA_LOG=warn bash -c "trap '' XFSZ; ${limit:-:}; exec \"\$0\" \"\$@\"" "$ultta" serve --head "$scratch/head.safetensors" --data-dir "$scratch/data-$1" --port 0 "${@:2}" > "$scratch/address" 2>> "$scratch/server.log" &
   server=$!
@@ -37,18 +38,34 @@ kills() { # kill -9 under load, half of them amid labels, snapshots, returns, fr
 }
 
 hostile() { # normal clients alone and beside hostile ones: their p99, every status, memory
-  serve hostile
+  tiny
+  serve hostile --model tiny
+  "$ultta" client --url "$url" create --head "$scratch/tiny.safetensors" --stream shapes > /dev/null
   python3 "$here/further/hostile.py" "$url" "$server" "$scratch/features.npy" "${SOAK:-1200}" "$scratch/memory.csv"
   cleanup; server=""
 }
 
-schema() { # every documented call with bodies made from the document: no undocumented status (no 500), no broken answer
+tiny() { # a head of the tiny model, and pictures for it
+  [ -d "$scratch/shapes" ] || "$ultta" demo --pictures "$scratch/shapes" > /dev/null
+  "$ultta" head --model tiny --labels circle,star,ring,hexagon --out "$scratch/tiny.safetensors" > /dev/null
+}
+
+schema() { # every documented call with bodies made from the document, and made to reach the call: no undocumented status (no 500), no broken answer
   venv schemathesis
-  serve schema
-  timeout "${SCHEMA_SECONDS:-3600}" "$scratch/venv/bin/schemathesis" run "$url/openapi.json" --checks status_code_conformance,content_type_conformance,response_schema_conformance \
-    --max-examples "${EXAMPLES:-200}" --seed 1 --request-timeout 30 --workers 1 --phases examples,coverage,fuzzing
+  tiny
+  export ULTTA_TOKEN_ADMIN=an-admin-token-for-the-schema ULTTA_TOKEN_READ=a-read-token-for-the-schema
+  head=tiny serve schema --model tiny --group cameras
+  post() { curl -sf -H "authorization: Bearer $ULTTA_TOKEN_ADMIN" -H 'content-type: application/json' "$url/v1/streams$1" -d "$2" > /dev/null; }
+  post "" '{"name": "second", "head_of": "default", "group": "cameras"}'
+  post /default/snapshots '{"label": "kept"}'
+  curl -sf "$url/openapi.json" > "$scratch/openapi.json"
+  SCHEMA_URL="$url" SCHEMA_PICTURE="$scratch/shapes/star/0000.png" SCHEMA_COUNTS="$scratch/counts.json" PYTHONPATH="$here/further" SCHEMATHESIS_HOOKS=schema_cases \
+    timeout "${SCHEMA_SECONDS:-3600}" "$scratch/venv/bin/schemathesis" run "$url/openapi.json" --checks status_code_conformance,content_type_conformance,response_schema_conformance \
+    --max-examples "$((${EXAMPLES:-200} * 3 / 2))" --seed 1 --request-timeout 30 --workers 1 --phases examples,coverage,fuzzing --include-path-regex "${SCHEMA_PATHS:-.}"
+  "$scratch/venv/bin/python" "$here/further/schema_cases.py" "$scratch/counts.json" "$scratch/openapi.json" "${EXAMPLES:-200}" "${SCHEMA_PATHS:-.}"
   curl -sf "$url/healthz"; echo
   cleanup; server=""
+  unset ULTTA_TOKEN_ADMIN ULTTA_TOKEN_READ
 }
 
 triton() { # the Open Inference Protocol, with a client library of its own
@@ -111,7 +128,7 @@ PYTHON
   unset ULTTA_TOKEN_ADMIN
 }
 
-fuzz() { cargo fuzz --version > /dev/null 2>&1 || cargo install --quiet cargo-fuzz; python3 fuzz/fuzz.py "${SECONDS_:-60}" body request infer log folder; }
+fuzz() { cargo fuzz --version > /dev/null 2>&1 || cargo install --quiet cargo-fuzz; python3 fuzz/fuzz.py "${SECONDS_:-60}"; }
 
 for what in "${@:-wide kills hostile schema triton page fuzz}"; do for each in $what; do echo "== $each"; "$each"; done; done
 echo "all passed; left in $scratch"

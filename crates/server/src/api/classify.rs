@@ -32,7 +32,7 @@ pub struct ClassifyRequest {
     pub views: Option<Vec<Matrix>>,
     /// Your own names for the rows, echoed as `ref`: numbers or strings.
     #[serde(default, deserialize_with = "optional_list")]
-    #[cfg_attr(test, schema(value_type = Option<Vec<Object>>))]
+    #[cfg_attr(test, schema(value_type = Option<Vec<OwnName>>))]
     pub refs: Option<Vec<Id>>,
     /// Add this many of the best classes.
     #[serde(default)]
@@ -127,6 +127,16 @@ pub struct ClassifyResponse<'a> {
     pub rows: Vec<RowAnswer<'a>>,
 }
 
+/// A caller's own name for a row, as the document tells it: a number or a string.
+#[cfg(test)]
+#[derive(Serialize, utoipa::ToSchema)]
+#[serde(untagged)]
+#[allow(dead_code)]
+pub enum OwnName {
+    Number(u64),
+    Text(String),
+}
+
 /// The answer for a row.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
@@ -135,7 +145,7 @@ pub struct RowAnswer<'a> {
     pub id: Option<u64>,
     /// Your own name for the row.
     #[serde(rename = "ref", skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(test, schema(value_type = Option<Object>))]
+    #[cfg_attr(test, schema(value_type = Option<OwnName>))]
     pub reference: Option<Id>,
     /// The class answered.
     pub label: usize,
@@ -261,7 +271,7 @@ pub struct PicturesRequest {
     pub pictures: Vec<String>,
     /// Your own names for the pictures, echoed as `ref`.
     #[serde(default, deserialize_with = "optional_list")]
-    #[cfg_attr(test, schema(value_type = Option<Vec<Object>>))]
+    #[cfg_attr(test, schema(value_type = Option<Vec<OwnName>>))]
     pub refs: Option<Vec<Id>>,
     /// Add this many of the best classes.
     #[serde(default)]

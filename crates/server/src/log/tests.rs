@@ -40,6 +40,13 @@ fn write(path: &Path, first: u64) -> Vec<u64> {
     ends
 }
 
+/// The records from one on, and the rows in them.
+fn whole(from: usize) -> Whole {
+    let rows = |record: &Record| if let Record::Samples(samples) = record { samples.len() as u64 } else { 0 };
+    let left = &records()[from..];
+    Whole { records: left.len() as u64, rows: left.iter().map(rows).sum() }
+}
+
 fn read(path: &Path, first: u64) -> (Vec<Record>, Tail) {
     let mut found = Vec::new();
     let tail = replay(path, first, |r| found.push(r)).unwrap();
@@ -98,17 +105,13 @@ fn a_segment_without_its_beginning_is_damaged() {
     let bytes = std::fs::read(&path).unwrap();
     for cut in 0..BEGINNING {
         std::fs::write(&path, &bytes[..cut]).unwrap();
-        assert_eq!(read(&path, 0).1.damage.expect("damage").behind, 0, "cut at {cut}");
+        assert_eq!(read(&path, 0).1.damage.expect("damage").behind, Whole::default(), "cut at {cut}");
     }
     for at in 0..MAGIC.len() {
         let mut broken = bytes.clone();
         broken[at] ^= 1;
         std::fs::write(&path, &broken).unwrap();
-        assert_eq!(
-            read(&path, 0).1.damage.expect("damage").behind,
-            records().len() as u64,
-            "flipped at {at}"
-        );
+        assert_eq!(read(&path, 0).1.damage.expect("damage").behind, whole(0), "flipped at {at}");
     }
 }
 
@@ -139,13 +142,13 @@ fn a_flipped_bit_ends_the_log_there() {
         let mut broken = bytes.clone();
         broken[at] ^= 0x10;
         std::fs::write(&path, &broken).unwrap();
-        let whole = ends.iter().filter(|&&end| end <= at as u64).count() - 1;
+        let count = ends.iter().filter(|&&end| end <= at as u64).count() - 1;
         let (found, tail) = read(&path, 0);
-        assert_eq!(found, records()[..whole], "flipped at {at}");
+        assert_eq!(found, records()[..count], "flipped at {at}");
         assert!(tail.dropped > 0);
         let damage = tail.damage.expect("damage");
         let lost = (damage.record, damage.behind);
-        assert_eq!(lost, (whole as u64, (records().len() - 1 - whole) as u64), "flipped at {at}");
+        assert_eq!(lost, (count as u64, whole(count + 1)), "flipped at {at}");
         assert_eq!(std::fs::metadata(damage.aside).unwrap().len(), tail.dropped);
         assert_eq!(std::fs::read(&path).unwrap(), broken, "nothing is cut off");
     }

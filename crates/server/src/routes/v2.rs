@@ -213,7 +213,7 @@ pub struct InputTensor {
     datatype: String,
     parameters: Option<Parameters>,
     /// Numbers, flat or nested; absent where the tensor is binary. No more are read than the shape has room for.
-    #[cfg_attr(test, schema(value_type = Option<Vec<Object>>))]
+    #[cfg_attr(test, schema(value_type = Option<Vec<Value>>))]
     data: Option<Vec<f32>>,
 }
 
@@ -293,7 +293,7 @@ pub struct OutputTensor {
     #[cfg_attr(test, schema(value_type = Option<Object>))]
     parameters: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(test, schema(value_type = Option<Vec<Object>>))]
+    #[cfg_attr(test, schema(value_type = Option<Vec<Value>>))]
     data: Option<Vec<Value>>,
 }
 

@@ -11,9 +11,12 @@ a twentieth and 4 MB, both taken where the normal clients are alone. (In the fir
 
 Hostile clients, in a process of their own: silent (connect and say nothing), slow (a byte of a body now and then), paused (all
 of a large body but its end), huge (lengths over the limit, bodies without end, heads without end), half-open (half a head, then
-the sending side is closed), cancelled (a large request, then gone), unread (a large answer that is never read), packed, broken.
+the sending side is closed), cancelled (a large request, then gone), unread (a large answer that is never read), packed, broken,
+infer (7 MB of what is no number, where numbers belong), pictures (96 large pictures in a request, its client gone before the
+end; for the stream `shapes` of the tiny model). Of the four normal clients three classify and one predicts.
 """
 
+import base64
 import http.client
 import json
 import multiprocessing
@@ -25,6 +28,7 @@ import struct
 import sys
 import threading
 import time
+import zlib
 from collections import Counter
 from pathlib import Path
 
@@ -33,6 +37,8 @@ DIM = 16
 REMEMBERED = 100_000
 CLASSIFY = "/v1/streams/default/classify"
 PREDICT = "/v1/streams/default/predict"
+INFER = "/v2/models/default/infer"
+PICTURES = "/v1/streams/shapes/pictures/predict"
 # Refusals that the documentation names.
 DOCUMENTED = {400, 401, 403, 404, 405, 408, 409, 411, 413, 415, 422, 429, 431, 503}
 
@@ -52,6 +58,16 @@ def head(length=None, chunked=False, kind="application/octet-stream", path=CLASS
     return f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: {kind}\r\n{size}\r\n{extra}\r\n".encode()
 
 
+def png(side):
+    """A picture of one colour: few bytes, many pixels."""
+
+    def chunk(name, data):
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    rows = zlib.compress((b"\0" + b"\x40\x80\xc0" * side) * side)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+
 class Hostile:
     """The hostile clients: a thread each, at work in every second period."""
 
@@ -59,6 +75,8 @@ class Hostile:
         self.address, self.data, self.begin, self.end = address, data, begin, end
         self.statuses, self.done = Counter(), Counter()
         self.rows = [struct.unpack(f"<{DIM}f", data[i : i + 4 * DIM]) for i in range(0, 400 * 4 * DIM, 4 * DIM)]
+        self.no_numbers = b'{"inputs": [{"name": "features", "shape": [1, 16], "datatype": "FP32", "data": [' + b'{"":0},' * 1_000_000 + b"0]}]}"
+        self.many = json.dumps({"pictures": [base64.b64encode(png(2000)).decode()] * 96}).encode()
         self.large = npy(16_384, (data * (16_384 * 4 * DIM // len(data) + 1))[: 16_384 * 4 * DIM])
 
     def at_work(self):
@@ -133,6 +151,16 @@ class Hostile:
         sock.sendall(head(len(body), kind="application/json", extra=extra) + body)
         self.status_of(sock)
 
+    def infer(self, sock, rng):
+        sock.sendall(head(len(self.no_numbers), kind="application/json", path=INFER) + self.no_numbers)
+        self.status_of(sock)
+
+    def pictures(self, sock, rng):
+        sock.sendall(head(len(self.many), kind="application/json", path=PICTURES) + self.many)
+        self.pause(rng.uniform(0, 1))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.pause(rng.uniform(1, 3))
+
     def work(self, kind, seed):
         rng = random.Random(seed)
         while time.time() < self.end:
@@ -149,7 +177,7 @@ class Hostile:
 
     def run(self, results):
         kinds = [self.silent] * 12 + [self.slow] * 4 + [self.half_open] * 2 + [self.cancelled] * 2
-        kinds += [self.huge, self.paused, self.unread, self.broken]
+        kinds += [self.huge, self.paused, self.unread, self.broken, self.infer, self.pictures]
         threads = [threading.Thread(target=self.work, args=(kind, i), daemon=True) for i, kind in enumerate(kinds)]
         for thread in threads:
             thread.start()
@@ -183,13 +211,13 @@ def main(url, pid, features, seconds, csv=None):
     periods, statuses, memory = {}, Counter(), []
 
     def normal(seed):
-        rng = random.Random(seed)
+        rng, path = random.Random(seed), PREDICT if seed == 3 else CLASSIFY
         connection = http.client.HTTPConnection(*address, timeout=30)
         while time.time() < end:
             period = int((time.time() - begin) / PERIOD)
             started = time.perf_counter()
             try:
-                connection.request("POST", CLASSIFY, rng.choice(bodies), {"content-type": "application/json"})
+                connection.request("POST", path, rng.choice(bodies), {"content-type": "application/json"})
                 answer = connection.getresponse()
                 answer.read()
                 statuses[answer.status] += 1

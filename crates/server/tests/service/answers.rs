@@ -245,7 +245,7 @@ fn records_of_another_stream_are_damage() {
     let service = Service::start(config(left.path()));
     let damage = service.get("/healthz").1["degraded"]["default"].as_str().unwrap().to_string();
     assert!(damage.contains("record 0") && damage.contains("expected rows of 16 numbers, got 2"), "{damage}");
-    assert!(damage.contains("2 whole records behind it"), "{damage}");
+    assert!(damage.contains("3 whole records (3 rows) from it on"), "{damage}");
     let status = service.get("/v1/streams/default").1["status"].clone();
     assert_eq!((&status["generation"], &status["health"]["seen"]), (&json!(1), &json!(0)), "{status}");
     assert!(log("default").with_extension("damaged-0").exists());

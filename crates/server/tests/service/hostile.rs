@@ -86,36 +86,43 @@ fn the_open_inference_protocol_reads_numbers_and_nothing_else() {
     service.stop();
 }
 
-/// Whoever asks for a deletion and hangs up gets it: no stream is left that is neither there nor gone.
+/// A deletion that the disk hinders leaves one standing, told alike everywhere, and can be asked for again.
 #[test]
-fn a_deletion_runs_to_its_end_without_its_client() {
-    use ultta::simulate::{Simulator, SimulatorConfig};
+fn a_deletion_that_the_disk_hinders_is_told_everywhere_and_can_be_repeated() {
     let folder = tempfile::tempdir().unwrap();
-    let mut simulator =
-        Simulator::new(&SimulatorConfig { classes: 400, dim: 256, ..Default::default() }).unwrap();
-    let service = Service::start(config(folder.path()));
-    service.ensure_with("big", "ul-tta", simulator.head().clone());
-    let body = safetensors(&simulator.next_block(4000).0);
-    std::thread::scope(|scope| {
-        // Work that the deletion waits for.
-        let asked: Vec<_> = (0..3)
-            .map(|_| {
-                scope.spawn(|| service.send("/v1/streams/big/classify", "application/octet-stream", &body).0)
-            })
-            .collect();
-        eventually("the stream is at work", || service.get("/v1/streams/big").1["status"]["log_next"] != 0);
-        let mut client = TcpStream::connect(service.address).unwrap();
-        client.write_all(b"DELETE /v1/streams/big HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
-        std::thread::sleep(std::time::Duration::from_millis(30));
-        drop(client);
-        for status in asked.into_iter().map(|a| a.join().unwrap()) {
-            assert!([200, 404, 503].contains(&status), "{status}");
-        }
-    });
-    eventually("the stream is gone", || service.get("/v1/streams/big").0 == 404);
-    assert!(!folder.path().join("streams/big").exists());
+    let service = Service::with_default(folder.path(), "ul-tta");
+    service.ensure("lost", "ul-tta");
+    let streams = folder.path().join("streams");
+    // Whoever removes a stream's folder by hand may still delete the stream.
+    fs::remove_dir_all(streams.join("lost")).unwrap();
+    assert_eq!(service.delete("/v1/streams/lost"), 204);
+    assert_eq!(service.get("/v1/streams/lost").0, 404);
     assert_eq!(service.get("/healthz").1["status"], "ok");
-    service.ensure_with("big", "ul-tta", simulator.head().clone());
+    // A folder that cannot be reached at all.
+    let aside = folder.path().join("aside");
+    fs::rename(&streams, &aside).unwrap();
+    fs::write(&streams, b"a file").unwrap();
+    for _ in 0..2 {
+        assert_eq!(service.delete("/v1/streams/default"), 507);
+        let (_, health) = service.get("/healthz");
+        let told = health["degraded"]["default"].as_str().expect("its standing").to_string();
+        assert!(told.contains("could not be removed") && told.contains("delete it again"), "{told}");
+        let (status, problem) = service.get("/v1/streams/default");
+        assert_eq!(status, 503);
+        assert!(problem["detail"].as_str().unwrap().contains(&told), "{problem}");
+        assert_eq!(service.get("/v1/streams").1["damaged"]["default"], told);
+        assert_eq!(service.get("/v2/models/default/ready").0, 503);
+        assert_eq!(service.post("/v1/streams/default/predict", &request(&rows(1))).0, 503);
+        let metrics = String::from_utf8(service.get_bytes("/metrics").1).unwrap();
+        for line in ["ultta_damaged{stream=\"default\"} 1", "ultta_verdict{stream=\"default\"} 2"] {
+            assert!(metrics.contains(line), "{line}");
+        }
+    }
+    fs::remove_file(&streams).unwrap();
+    fs::rename(&aside, &streams).unwrap();
+    assert_eq!(service.delete("/v1/streams/default"), 204);
+    assert_eq!(service.get("/healthz").1["status"], "ok");
+    assert!(!streams.join("default").exists());
     service.stop();
 }
 
@@ -180,6 +187,26 @@ fn refusals_of_large_bodies_are_seen() {
         assert_eq!(service.send(classify, "text/plain", &large).0, 415);
         assert_eq!(service.send(classify, octets, &larger).0, 413);
     }
+    // The same with the client of Python's standard library, which sends all of a body before it reads.
+    let script = r#"
+import http.client, sys
+host, classify = sys.argv[1:]
+asks = [(401, classify, None, "application/octet-stream", 2_900_000), (403, classify, "a-token-that-only-reads", "application/octet-stream", 2_900_000),
+    (404, "/v1/streams/none/classify", "a-token-of-the-tests", "application/octet-stream", 2_900_000),
+    (415, classify, "a-token-of-the-tests", "text/plain", 2_900_000), (413, classify, "a-token-of-the-tests", "application/octet-stream", 5_000_000)]
+for expected, path, token, kind, size in 5 * asks:
+    connection = http.client.HTTPConnection(host, timeout=60)
+    headers = {"content-type": kind} | ({"authorization": f"Bearer {token}"} if token else {})
+    connection.request("POST", path, bytes(size), headers)
+    answer = connection.getresponse()
+    answer.read()
+    assert answer.status == expected, (answer.status, expected)
+"#;
+    let python = std::process::Command::new("python3")
+        .args(["-c", script, &service.address.to_string(), classify])
+        .output()
+        .expect("python3 runs");
+    assert!(python.status.success(), "{}", String::from_utf8_lossy(&python.stderr));
     // Another body holds the room. (It is sent anew if the server met the two bodies the other way round and refused this one.)
     let head = format!(
         "POST {classify} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer a-token-of-the-tests\r\ncontent-type: {octets}\r\ncontent-length: {}\r\n\r\n",
@@ -256,8 +283,12 @@ fn a_flipped_byte_in_the_middle_of_a_log_is_told_and_begins_a_new_generation() {
         let service = Service::start(config(folders[restart].path()));
         let (_, view) = service.get("/v1/streams/default");
         let damage = view["status"]["damage"].as_str().expect("damage").to_string();
-        assert!(damage.contains("record 4") && damage.contains("5 whole records behind it"), "{damage}");
+        assert!(
+            damage.contains("record 4") && damage.contains("5 whole records (50 rows) behind it"),
+            "{damage}"
+        );
         assert_eq!(view["status"]["generation"], 1, "restart {restart}");
+        assert_eq!(service.get("/v2/models/default/ready").0, 200, "it answers and learns");
         assert_eq!(service.get("/healthz").1["degraded"]["default"], damage.as_str());
         let metrics = String::from_utf8(service.get_bytes("/metrics").1).unwrap();
         assert!(metrics.contains("ultta_damaged{stream=\"default\"} 1"), "{metrics}");

@@ -47,7 +47,7 @@ fn folder_in_use() -> (tempfile::TempDir, Vec<u8>) {
 fn every_file_that_is_missing_or_changed_is_named_and_putting_it_back_mends_the_stream() {
     let (folder, state) = folder_in_use();
     type Harm = fn(&Path);
-    let harms: [(&str, &[&str], Harm); 15] = [
+    let harms: [(&str, &[&str], Harm); 16] = [
         ("base missing", &["base-", "a base state is missing"], |f| {
             fs::remove_file(find(f, "default", "base-")).unwrap()
         }),
@@ -103,6 +103,9 @@ fn every_file_that_is_missing_or_changed_is_named_and_putting_it_back_mends_the_
             let log = find(f, "default", "log-");
             fs::copy(&log, log.with_file_name(format!("log-{:020}.wal", 50))).map(drop).unwrap()
         }),
+        ("the whole folder missing", &["its folder is missing"], |f| {
+            fs::remove_dir_all(f.join("streams/default")).unwrap()
+        }),
     ];
     for (what, words, harm) in harms {
         let left = crash(folder.path());
@@ -122,7 +125,7 @@ fn every_file_that_is_missing_or_changed_is_named_and_putting_it_back_mends_the_
         service.stop();
         // With its own files back it is what it was.
         let stream = left.path().join("streams/default");
-        fs::remove_dir_all(&stream).unwrap();
+        let _ = fs::remove_dir_all(&stream);
         let copy = crash(folder.path());
         fs::rename(copy.path().join("streams/default"), &stream).unwrap();
         let service = Service::start(config(left.path()));
@@ -141,6 +144,97 @@ fn every_file_that_is_missing_or_changed_is_named_and_putting_it_back_mends_the_
     );
     assert!(service.state("default") == state);
     service.stop();
+}
+
+/// A stream whose folder is gone is not made anew in silence, by the start of the server or by a call; deleting it settles it.
+#[test]
+fn a_stream_without_its_folder_does_not_start_at_zero() {
+    let (folder, _) = folder_in_use();
+    fs::remove_dir_all(folder.path().join("streams/default")).unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let config = || config(folder.path());
+    let spec = ultta_server::StreamSpec {
+        head: head(),
+        config: ultta::Config::named("ul-tta").unwrap(),
+        durability: None,
+        group: None,
+    };
+    let start = ultta_server::Server::start_with(config(), None, Some(("default", spec)));
+    let server = runtime.block_on(start).unwrap();
+    assert!(server.streams().is_damaged("default"));
+    runtime.block_on(server.stop());
+    let service = Service::start(config());
+    assert_eq!(service.post("/v1/streams", &json!({"name": "default", "head_of": "other"})).0, 409);
+    assert_eq!(service.delete("/v1/streams/default"), 204);
+    assert_eq!(service.get("/healthz").1["status"], "ok");
+    service.stop();
+    let service = Service::start(config());
+    assert_eq!(service.get("/healthz").1["status"], "ok", "it is forgotten for good");
+    assert_eq!(service.get("/v1/streams/default").0, 404);
+    service.stop();
+}
+
+/// Snapshots are listed: one that is missing is told until it is back or someone acknowledges it, and one under another
+/// one's name is refused.
+#[test]
+fn snapshots_that_are_missing_or_exchanged_are_noticed() {
+    let (folder, state) = folder_in_use();
+    let snapshot = |label: &str| folder.path().join(format!("streams/default/snapshots/{label}.safetensors"));
+    let aside = folder.path().join("aside");
+    fs::rename(snapshot("a"), &aside).unwrap();
+    for _ in 0..2 {
+        let service = Service::start(config(folder.path()));
+        let (_, view) = service.get("/v1/streams/default");
+        assert_eq!(view["status"]["damage"], "the snapshot a is missing");
+        assert_eq!(service.get("/healthz").1["degraded"]["default"], "the snapshot a is missing");
+        assert_eq!(service.post("/v1/streams/default/rollback", &json!({"label": "a"})).0, 400);
+        assert!(service.state("default") == state, "it is served all the same");
+        service.stop();
+    }
+    fs::rename(&aside, snapshot("a")).unwrap();
+    let service = Service::start(config(folder.path()));
+    assert_eq!(service.get("/healthz").1["status"], "ok", "it is back");
+    assert_eq!(service.post("/v1/streams/default/snapshots", &json!({"label": "b"})).0, 201);
+    fs::copy(snapshot("a"), snapshot("b")).unwrap();
+    let (_, problem) = service.post("/v1/streams/default/rollback", &json!({"label": "b"}));
+    assert!(problem["detail"].as_str().unwrap().contains("the one of the label a"), "{problem}");
+    assert_eq!(service.post("/v1/streams/default/rollback", &json!({"label": "a"})).0, 200);
+    service.stop();
+    fs::remove_dir_all(folder.path().join("streams/default/snapshots")).unwrap();
+    let service = Service::start(config(folder.path()));
+    let health = service.get("/healthz").1;
+    let expected = "the snapshot a is missing; the snapshot b is missing";
+    assert_eq!(health["degraded"]["default"], expected, "{health}");
+    assert_eq!(service.post("/v1/streams/default/acknowledge", &json!({})).0, 200);
+    service.stop();
+    let service = Service::start(config(folder.path()));
+    assert_eq!(service.get("/healthz").1["status"], "ok");
+    assert_eq!(service.get("/v1/streams/default/snapshots").1["snapshots"], json!([]));
+    assert_eq!(service.post("/v1/streams/default/snapshots", &json!({"label": "c"})).0, 201);
+    assert_eq!(service.delete("/v1/streams/default/snapshots/c"), 204);
+    service.stop();
+}
+
+/// Earlier builds listed no snapshots and kept what was lost in a file of its own: both are taken over.
+#[test]
+fn snapshots_and_damage_of_earlier_builds_are_taken_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = Service::with_default(folder.path(), "ul-tta");
+    service.classify(&rows(20));
+    assert_eq!(service.post("/v1/streams/default/snapshots", &json!({"label": "a"})).0, 201);
+    let left = crash(folder.path());
+    service.stop();
+    let stream = left.path().join("streams/default");
+    list_logs(&stream, &[0]);
+    fs::write(stream.join("damage.txt"), "a record was lost").unwrap();
+    fs::remove_file(left.path().join("streams.json")).unwrap();
+    for _ in 0..2 {
+        let service = Service::start(config(left.path()));
+        assert_eq!(service.get("/healthz").1["degraded"]["default"], "a record was lost");
+        assert_eq!(service.get("/v1/streams/default/snapshots").1["snapshots"][0]["label"], "a");
+        service.stop();
+        assert!(!stream.join("damage.txt").exists(), "no file that can be lost");
+    }
 }
 
 /// What a crash between two writes leaves behind counts for nothing.
@@ -238,7 +332,7 @@ fn a_segment_that_lost_its_end_keeps_the_later_one_from_being_learnt() {
         let damage = view["status"]["damage"].as_str();
         assert_eq!(damage.is_some(), damaged, "{kept}: {damage:?}");
         if let Some(damage) = damage {
-            let named = "the log from record 3 on, 2 whole records, does not follow record 2";
+            let named = "the log from record 3 on, 2 whole records (40 rows), does not follow record 2";
             assert!(damage.contains(named), "{damage}");
         }
         assert_eq!(view["status"]["generation"], u64::from(damaged));

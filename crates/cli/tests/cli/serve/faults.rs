@@ -166,16 +166,55 @@ fn idle_connections_leave_files_for_the_logs() {
     server.terminate();
 }
 
+/// Memory of a server, as Linux tells it.
+fn megabytes(server: &Server, what: &str) -> f64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
+    let line = status.lines().find(|line| line.starts_with(what)).expect("Linux");
+    line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap() / 1024.0
+}
+
+/// What large bodies of numbers take is given back when they are answered.
+#[test]
+fn memory_of_large_bodies_is_given_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), &[]);
+    // Rows as long as a request may have, each number with many digits: 25 MB.
+    let row = format!("[1{}]", format!(",0.{}", "0".repeat(98)).repeat(15));
+    let body = format!(r#"{{"features": [{}]}}"#, vec![row; 16_384].join(","));
+    let predict = || {
+        let request = server.agent.post(format!("http://{}/v1/streams/default/predict", server.address));
+        request.header("content-type", "application/json").send(&body).unwrap().status().as_u16()
+    };
+    assert_eq!(server.post(CLASSIFY, &request(&simulator().next_block(1).0)).unwrap()["learnt"], true);
+    let before = megabytes(&server, "VmRSS");
+    for _ in 0..3 {
+        std::thread::scope(|scope| {
+            let asked: Vec<_> = (0..6).map(|_| scope.spawn(predict)).collect();
+            assert!(asked.into_iter().all(|asked| asked.join().unwrap() == 200));
+        });
+    }
+    let kept = megabytes(&server, "VmRSS");
+    let started = Instant::now();
+    let mut after = kept;
+    while after > before + 30.0 && started.elapsed() < Duration::from_secs(20) {
+        std::thread::sleep(Duration::from_millis(200));
+        after = megabytes(&server, "VmRSS");
+    }
+    let most = megabytes(&server, "VmHWM");
+    println!(
+        "{before:.0} MB before, {most:.0} MB at most, {kept:.0} MB then, {after:.0} MB after {:?}",
+        started.elapsed()
+    );
+    assert!(after <= before + 30.0, "{before:.0} MB before, {most:.0} MB at most, {after:.0} MB after");
+    server.terminate();
+}
+
 /// Where numbers belong only numbers are read: 28 MB of other things, with which a reader once took gigabytes.
 #[test]
 fn a_body_of_other_things_takes_no_memory() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start(folder.path(), &[]);
-    let megabytes = |what: &str| -> f64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
-        let line = status.lines().find(|line| line.starts_with(what)).expect("Linux");
-        line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap() / 1024.0
-    };
+    let megabytes = |what: &str| megabytes(&server, what);
     let before = megabytes("VmRSS");
     let objects = r#"{"":0},"#.repeat(4_000_000);
     let body = format!(
