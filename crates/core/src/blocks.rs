@@ -14,7 +14,7 @@ use crate::unknown::Seen;
 use crate::{Features, Head, Input, Scores};
 
 /// Rows that share one pass over the class prototypes: 128 rows of 512 floats stay in the second-level cache while
-/// the prototypes, which may be larger, stream past once.
+/// the prototypes, which may be larger, stream past once. Recovery gathers replayed rows up to this number, too.
 pub const PASS_ROWS: usize = 128;
 
 /// Views that share one pass, at most, unless a single row has more: a block of rows with many views would hold the scores of

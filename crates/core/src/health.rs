@@ -9,11 +9,11 @@ use crate::guard::Standing;
 /// samples that are no near-copies; maxima over the whole stream.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Health {
-    /// Samples answered.
+    /// Samples answered: rows that came in.
     pub seen: u64,
     /// Scenes among them: runs of near-copies.
     pub scenes: u64,
-    /// Samples per scene.
+    /// Rows per scene.
     pub rows_per_scene: f64,
     /// How often the method began anew because the stream had changed.
     pub restarts: u64,

@@ -24,13 +24,18 @@ pub const MAX_COUNT: u64 = 1 << 56;
 
 /// One named array of a state. Clones share it, also with the session that it was saved from, until one of them changes.
 #[derive(Clone, Debug, PartialEq)]
-#[allow(missing_docs)]
 pub enum Tensor {
+    /// Floating-point numbers of 64 bits.
     F64(Arc<Vec<f64>>),
+    /// Floating-point numbers of 32 bits.
     F32(Arc<Vec<f32>>),
+    /// Counts and ids.
     U64(Arc<Vec<u64>>),
+    /// Class numbers.
     U32(Arc<Vec<u32>>),
+    /// Rounded numbers of 16 bits.
     I16(Arc<Vec<i16>>),
+    /// Marks, and rounded numbers of 8 bits.
     U8(Arc<Vec<u8>>),
 }
 

@@ -5,8 +5,9 @@
 //! prompts ─► tokens ─► encoder ─► head ────────────────────┘
 //! ```
 //!
-//! [`open`] gives an [`Encoder`] by folder or hub name, [`encode_picture`] a feature of a file's bytes,
-//! ([`tiny`] ships with the crate), [`prompts::build_head`] a head of class names, [`pipeline::run`] the features of many pictures on all cores.
+//! [`open`] gives an [`Encoder`] by folder or hub name ([`tiny`] ships with the crate), [`encode_picture`] a feature of a
+//! file's bytes, [`prompts::build_head`] a head of class names, [`pipeline::run`] the features of many pictures on all
+//! cores.
 #![deny(missing_docs)]
 
 pub mod augment;

@@ -494,7 +494,7 @@ health! {
     seen: u64,
     /// Scenes among them: runs of near-copies.
     scenes: u64,
-    /// Samples per scene.
+    /// Rows per scene.
     rows_per_scene: f64,
     /// How often the method began anew because the stream had changed.
     restarts: u64,

@@ -108,7 +108,8 @@ pub struct Card {
     pub horizon: Option<&'static str>,
     /// The setting that switches updates by time on when it is above 0: then rows need arrival times.
     pub times: Option<&'static str>,
-    /// Scenes that are answered zero-shot at first, and the setting with the number of scenes after which all that was learnt counts.
+    /// Scenes that are answered zero-shot at first, and the setting with the number of scenes before the first one that
+    /// teaches what its class looks like.
     pub warm_up: Option<(u64, &'static str)>,
     /// Settings that name a file.
     pub files: &'static [&'static str],

@@ -64,9 +64,13 @@ macro_rules! methods {
         /// A method and its settings, as written in a configuration: `[method.ul_tta]`.
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
-        #[allow(missing_docs, clippy::large_enum_variant)]
+        #[allow(clippy::large_enum_variant)]
         pub enum MethodConfig {
-            $(#[serde(rename = $name)] $variant($config),)*
+            $(
+                #[doc = concat!("`", $name, "`: `ultta config --method ", $name, "` prints its settings.")]
+                #[serde(rename = $name)]
+                $variant($config),
+            )*
         }
 
         impl MethodConfig {
@@ -167,8 +171,8 @@ impl MethodConfig {
         seconds.is_some_and(|value| value.as_float().is_some_and(|seconds| seconds > 0.0))
     }
 
-    /// Scenes that are answered zero-shot at first, and scenes after which all that was learnt counts; `None` if there is no such
-    /// wait.
+    /// Scenes that are answered zero-shot at first, and scenes before the first one that teaches what its class looks like;
+    /// `None` if there is no such wait.
     pub fn warm_up(&self) -> Option<(u64, u64)> {
         let (first, key) = self.card().warm_up?;
         Some((first, u64::try_from(self.setting(key)?.as_integer()?).ok()?))

@@ -20,6 +20,8 @@ pub const NAME: &str = "ul_tta";
 
 /// The card of the default method.
 pub static CARD: Card = Card {
+    summary: "this project's own: image evidence, class prior and temperatures in closed form (`ul-tta:paper` is the published algorithm)",
+    paper: "this project, after Kim, Ultra-Light Test-Time Adaptation for Vision-Language Models, 2025",
     own: true,
     merge: Some(trust::merge),
     warm_up: Some((WARM_UP, "gate.warm_up")),
@@ -31,16 +33,17 @@ pub static CARD: Card = Card {
 
 /// The card of the published algorithm, which an evaluation measures without the guard.
 pub static PAPER_CARD: Card = Card {
+    summary: "the published algorithm: prototypes, prior and temperature in closed form",
+    paper: "Kim, Ultra-Light Test-Time Adaptation for Vision-Language Models, 2025",
     // Scores and sums of all classes; an update of 8 numbers per class and dimension every 64 admitted samples.
     operations: Some(|c, d| 4.0 * c * d + 8.0 * c * d / 64.0),
     guarded: false,
     ..BOTH
 };
 
+/// What the two cards have in common.
 const BOTH: Card = Card {
     name: NAME,
-    summary: "prototypes, prior and temperature in closed form (presets: default, paper)",
-    paper: "Kim, Ultra-Light Test-Time Adaptation for Vision-Language Models, 2025",
     presets: &["paper"],
     guarded: true,
     times: Some("update.seconds"),

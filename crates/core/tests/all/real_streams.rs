@@ -1,8 +1,8 @@
 //! Real feature streams, where they are present: what the default promises its users, and what the guard does.
 //!
 //! The streams lie beside the workspace in `../shared/data`; without them every test here is ignored (`build.rs`). All
-//! figures are in percent, means over five shuffles; the bounds are what the default was made for. Labels are read here
-//! only: the library never sees them.
+//! figures are in percent, means over five shuffles unless a test says otherwise; the bounds are what the default was made for. Labels are read
+//! here only: the library never sees them.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};

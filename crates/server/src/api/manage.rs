@@ -167,7 +167,7 @@ pub struct StreamDetail {
     pub view: StreamView,
     /// The resolved configuration, as TOML.
     pub config: String,
-    /// What counts already and what does not, while the default method warms up; absent after that.
+    /// What counts already, while the first scenes do not teach what classes look like; absent after that.
     pub warm_up: Option<String>,
     /// Adapted answers that labels arrived for.
     pub reliability: Reliability,

@@ -117,14 +117,15 @@ async fn inspect(
     Ok(Json(StreamDetail { view: view(&stream), config, warm_up, reliability, reliability_zero_shot }))
 }
 
-/// How far the warm-up of a method is that has one: the class prior speaks before the looks of the classes do.
+/// How far the warm-up of a method is that has one: the class prior counts before the first scene teaches what its class
+/// looks like. When class looks begin to count is told by `evidence_weight`.
 fn warm_up(stream: &Stream) -> Option<String> {
     let (first, most) = stream.config.method.warm_up()?;
     let scenes = stream.status().health.scenes;
     let counts = if scenes < first {
         "answers are zero-shot so far"
     } else {
-        "the class mix already counts, class looks do not"
+        "the class mix already counts, classes are not taught yet"
     };
     (scenes < most).then(|| format!("{scenes} of {most} scenes; {counts}"))
 }

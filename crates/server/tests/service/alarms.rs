@@ -194,7 +194,7 @@ fn too_few_scenes_are_told_and_what_counts_meanwhile() {
     assert!((16..100).contains(&scenes), "{scenes} scenes");
     let early = format!("too early to judge: {scenes} of about 220 scenes");
     assert!(told["verdict"]["reason"].as_str().unwrap().contains(&early), "{}", told["verdict"]);
-    let counts = format!("{scenes} of 100 scenes; the class mix already counts, class looks do not");
+    let counts = format!("{scenes} of 100 scenes; the class mix already counts, classes are not taught yet");
     assert_eq!(warm_up(), Some(counts));
     service.classify(&rows(400));
     assert_eq!(warm_up(), None);

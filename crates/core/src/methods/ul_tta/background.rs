@@ -42,7 +42,7 @@ pub(super) struct Background {
     pub counts: [Expert; 2],
     /// Follows the counts every few samples.
     pub lift: Vec<f32>,
-    /// The lift to the power ν, for what stays (`prior.rs`).
+    /// The lift to the power `prior_stay_lift`, for what stays (`prior.rs`).
     pub stay_lift: Vec<f32>,
     stay_power: f32,
     /// Standard deviation of log lift.

@@ -3,12 +3,12 @@
 //! A label adds to the frozen logits of its class, for rows that look like the labelled ones among the stream's images:
 //!
 //! ```text
-//! m_c = Σ_i (z_i − g) / (N_c + shrink)
-//! correction_c(z) = (loudness / σ²) ⟨z − g, Σ⁻¹ m_c⟩ + lead_c
+//! r_c = Σ_i (z_i − g) / (N_c + shrink)
+//! correction_c(z) = (loudness / variance) ⟨z − g, Σ⁻¹ r_c⟩ + lead_c
 //! ```
 //!
 //! over the N_c rows z_i that were labelled c. The constants are below (`docs/operating.md` says how they were found); g is the
-//! mean of the stream's images, σ² their mean variance and Σ their covariance scaled to mean variance 1 (`evidence.rs`), the
+//! mean of the stream's images, variance is their mean one and Σ their covariance scaled to mean variance 1 (`evidence.rs`), the
 //! identity before there is one. The first part is 0 on average over the stream, and bounded, because N / (N + shrink) is below 1
 //! and Σ has at least `covariance_shrink` on its diagonal. The lead is what the labels say of how often the class occurs, as far
 //! as the stream bears them out (`label_prior.rs`). A correction is linear in z. Everything that follows works on the corrected
@@ -58,10 +58,10 @@ const LARGEST: f64 = 1e7;
 pub(super) struct Corrections {
     /// In the order in which they were given: the row, as it was kept, and its label.
     given: VecDeque<(KeptRow, u32)>,
-    /// g, and loudness / σ², as of the last update. Empty before the first label.
+    /// g, and loudness / variance, as of the last update. Empty before the first label.
     mean: Vec<f32>,
     loudness: f32,
-    /// Per class with labels: (loudness / σ²) Σ⁻¹ m_c, and −⟨g, ·⟩ of it.
+    /// Per class with labels: (loudness / variance) Σ⁻¹ r_c, and −⟨g, ·⟩ of it.
     rows: BTreeMap<u32, (Vec<f32>, f32)>,
     /// What the labels say of how often each class occurs.
     pub prior: LabelPrior,
@@ -151,7 +151,7 @@ impl Corrections {
         }
     }
 
-    /// Follows the stream: g, σ² and Σ as they are now.
+    /// Follows the stream: g, variance and Σ as they are now.
     pub(super) fn follow(&mut self, evidence: Option<&Evidence>) {
         if let Some(evidence) = evidence.filter(|_| !self.is_empty()) {
             self.look(evidence);

@@ -42,7 +42,7 @@ const MIN_JUDGED: u64 = 64;
 /// classifier of its own, softmax(scale · v + log prior).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct ImageBranch {
-    /// The branch's own temperature a: softmax(a·v + log prior) matches the frozen posterior best.
+    /// The branch's own temperature: softmax(scale · v + log prior) matches the frozen posterior best.
     pub scale: f64,
     /// trust_max · n / (n + trust_samples) with n the mean evidence per class, as of the last update.
     pub grown: f64,
@@ -77,12 +77,12 @@ impl ImageBranch {
         if self.scale == 0.0 {
             return;
         }
-        let a = self.scale as f32;
+        let scale = self.scale as f32;
         let rest = (lump.classes > 0.0)
             .then(|| (lump.prior, lump.ratio + lump.log_classes(), lump.ratio + lump.log_classes()));
         // Logits of the frozen posterior, of the branch and of the prior.
         let rows = || {
-            let listed = text.iter().zip(prior).zip(image).map(|((t, p), v)| (t + p, a * v + p, *p));
+            let listed = text.iter().zip(prior).zip(image).map(|((t, p), v)| (t + p, scale * v + p, *p));
             listed.chain(rest)
         };
         let mut best = [f32::NEG_INFINITY; 3];
@@ -111,13 +111,13 @@ impl ImageBranch {
         self.judged += 1;
     }
 
-    /// Fits `scale`: least cross-entropy between the frozen posterior under the prior and softmax(a·v + log prior).
-    pub(super) fn fit(&mut self, recent: &Recent, a: &Advanced) {
+    /// Fits `scale`: least cross-entropy between the frozen posterior under the prior and softmax(scale · v + log prior).
+    pub(super) fn fit(&mut self, recent: &Recent, advanced: &Advanced) {
         let scored = |s: &Sample<'_>| s.flags.has_image && s.flags.teaches;
-        if recent.newest(a.scale_window).filter(scored).count() < a.scale_min_rows.max(1) {
+        if recent.newest(advanced.scale_window).filter(scored).count() < advanced.scale_min_rows.max(1) {
             return;
         }
-        let lines = Lines::new(fit_rows(recent, a.scale_window, scored), |s, x, b| {
+        let lines = Lines::new(fit_rows(recent, advanced.scale_window, scored), |s, x, b| {
             x.copy_from_slice(s.image);
             b.copy_from_slice(s.prior);
             if s.lump.classes > 0.0 {
@@ -134,9 +134,9 @@ impl ImageBranch {
     }
 
     /// Sets `grown` from the mean evidence per class.
-    pub(super) fn grow(&mut self, evidence_per_class: f64, a: &Advanced) {
+    pub(super) fn grow(&mut self, evidence_per_class: f64, advanced: &Advanced) {
         let n = evidence_per_class;
-        self.grown = if n > 0.0 { a.trust_max * n / (n + a.trust_samples) } else { 0.0 };
+        self.grown = if n > 0.0 { advanced.trust_max * n / (n + advanced.trust_samples) } else { 0.0 };
     }
 
     /// Whether values read from a file are possible.
@@ -178,24 +178,24 @@ impl Calibration {
     /// power `match_power` only: where the answers got better, they may be surer. Then, if the answers' margins tell of
     /// a higher accuracy than the mean confidence, the temperature rises until confidence has gone `margin_share` of
     /// the way up to that accuracy.
-    pub(super) fn fit(&mut self, recent: &Recent, margins: &[f32], a: &Advanced) {
-        let lines = Lines::new(fit_rows(recent, a.match_window, |_| true), answer_line);
+    pub(super) fn fit(&mut self, recent: &Recent, margins: &[f32], advanced: &Advanced) {
+        let lines = Lines::new(fit_rows(recent, advanced.match_window, |_| true), answer_line);
         if lines.len() == 0 {
             return;
         }
-        self.matched = lines.matching(self.matched, (a.tau_min, a.tau_max), 0.3, 0.0);
-        let base = self.matched.powf(a.match_power).clamp(a.tau_min, a.tau_max);
+        self.matched = lines.matching(self.matched, (advanced.tau_min, advanced.tau_max), 0.3, 0.0);
+        let base = self.matched.powf(advanced.match_power).clamp(advanced.tau_min, advanced.tau_max);
         let now = confidence(&lines, base).0;
         let accuracy = folded_accuracy(margins);
         let mut tau = base;
-        if a.margin_share > 0.0 && accuracy > 0.5 && accuracy > now {
-            let wanted = now + a.margin_share * (accuracy - now);
-            tau = self.label_free.clamp(base, a.tau_max);
+        if advanced.margin_share > 0.0 && accuracy > 0.5 && accuracy > now {
+            let wanted = now + advanced.margin_share * (accuracy - now);
+            tau = self.label_free.clamp(base, advanced.tau_max);
             // Confidence grows with τ and flattens out: Newton steps, down by 30 % or up by 50 % at most.
             for _ in 0..8 {
                 let (at, slope) = confidence(&lines, tau);
                 let step = (wanted - at) / slope.max(1e-9);
-                let next = (tau + step.clamp(-0.3 * tau, 0.5 * tau)).clamp(base, a.tau_max);
+                let next = (tau + step.clamp(-0.3 * tau, 0.5 * tau)).clamp(base, advanced.tau_max);
                 let change = (next - tau).abs();
                 tau = next;
                 if change <= 1e-3 * tau {
@@ -207,9 +207,9 @@ impl Calibration {
     }
 
     /// Corrects τ_cal by delayed labels: least negative log-likelihood, held near `label_free`.
-    pub(super) fn fit_to_labels(&mut self, labelled: &Labelled, a: &Advanced) {
-        let bounds = (a.tau_min, a.tau_max);
-        self.tau = labelled.fit(self.tau, self.label_free, a.label_strength, bounds, answer_line);
+    pub(super) fn fit_to_labels(&mut self, labelled: &Labelled, advanced: &Advanced) {
+        let bounds = (advanced.tau_min, advanced.tau_max);
+        self.tau = labelled.fit(self.tau, self.label_free, advanced.label_strength, bounds, answer_line);
     }
 
     /// Whether values read from a file are possible.

@@ -17,7 +17,7 @@
 //! | τ_pred | how sharp the frozen logits are beside what was learnt | `sharpness.rs` |
 //! | scale, trust, τ_cal | one-dimensional fits over remembered samples | `fits.rs`, `../recent/` |
 //! | z | of a near-copy: the mean of the *scene* at hand | `scene.rs` |
-//! | L_c(z) | what labels add to s⟨z, μ_c⟩ in both lines above, where somebody gave some | `corrections.rs`, `label_prior.rs`, `kept.rs` |
+//! | correction_c(z) | what labels add to s⟨z, μ_c⟩ in both lines above, where somebody gave some | `corrections.rs`, `label_prior.rs`, `kept.rs` |
 //! | restart | everything is forgotten when rows come to look unlike those before | `shift.rs` |
 //! | parts of an answer, a plain layer | why a row is answered so; what a device can run | `explain.rs`, `layer.rs` |
 //! | others | what a group has learnt, and the law that adds it up | `shared.rs` |
@@ -42,9 +42,11 @@
 //! first bound there: the answer is always the most probable class. The *floor* bounds what any sure and wrong answer
 //! costs: −log p ≤ log(C / floor).
 //!
-//! *Warm-up.* The evidence: the first samples (`gate.warm_up`) move mean and covariance but no class. The prior: it
-//! learns from the first sample on, and enters the answers after 16 samples, after a restart 64, and
-//! still later after restarts that follow one another closely. The temperatures: from the first update on.
+//! *Warm-up.* The prior learns from the first sample on, and enters the answers after 16 samples, after a restart 64, and
+//! still later after restarts that follow one another closely. The temperatures: from the first update on. The evidence:
+//! the first 100 samples move mean and covariance but no class. The first update, after 128 samples, folds it if
+//! there were as many samples as classes; the second fits its scale to the samples scored since; and the sample after that
+//! is the first that it is judged on. So it enters the answers after 257 samples, and later with more than 120 classes.
 //!
 //! It takes what it moves (prototypes, prior, temperature) from B. Kim, *Ultra-Light Test-Time Adaptation for
 //! Vision–Language Models*; how each learns is different. The paper keeps no covariance; here the evidence keeps the

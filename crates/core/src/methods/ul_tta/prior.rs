@@ -17,10 +17,10 @@
 //! prototype (`neighbours.rs`), three times in ten, or *jumps* anywhere:
 //!
 //! ```text
-//! π_h = h · stay + (1 − h) · (0.3 near + 0.7 π⁰)      stay ∝ posterior of the last scene · lift^ν      near = K stay
+//! π_h = h · stay + (1 − h) · (0.3 near + 0.7 π⁰)      stay ∝ posterior of the last scene · lift^stay_lift      near = K stay
 //! ```
 //!
-//! with the adapted posterior, K the neighbours' weights, and the lift of the background to a power ν (`prior_stay_lift`): a run of
+//! with the adapted posterior, K the neighbours' weights, and the lift of the background to the power `prior_stay_lift`: a run of
 //! a class that the head hardly knows must not turn into a run of the class that the head favours. All use the
 //! same two vectors, stay and near: a further one would cost nothing per class.
 //!

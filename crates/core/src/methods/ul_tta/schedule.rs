@@ -1,7 +1,7 @@
 //! When an update comes, and when the evidence begins to learn.
 //!
 //! In a group both go by the group's samples, as on one machine that sees them all. A member counts its own samples and
-//! knows the group's *pace*: how many samples of the group come on one of its own. So of three members alike each waits
+//! knows the group's *tempo*: how many samples of the group come on one of its own. So of three members alike each waits
 //! for a third of the samples that one machine would wait for.
 
 use super::UlTta;
@@ -13,8 +13,8 @@ const UPDATE_SHARE: u64 = 8;
 impl UlTta {
     /// Samples of the group, counted in own ones.
     fn in_own(&self, samples: u64) -> u64 {
-        let pace = self.shared.as_ref().map_or(1.0, |shared| shared.pace());
-        (samples as f64 / pace).ceil() as u64
+        let tempo = self.shared.as_ref().map_or(1.0, |shared| shared.tempo());
+        (samples as f64 / tempo).ceil() as u64
     }
 
     /// Samples before the evidence learns.

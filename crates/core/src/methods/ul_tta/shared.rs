@@ -41,7 +41,7 @@ const MOST_MEMBERS: usize = 4096;
 /// Updates for which others are set aside that have misled, the first time.
 const ASIDE: u64 = 8;
 
-/// The largest pace: a member in a large group waits for an eighth of the samples that it would wait for alone, so that
+/// The largest tempo: a member in a large group waits for an eighth of the samples that it would wait for alone, so that
 /// the fits have some samples to go by.
 const MOST_PACE: f64 = 8.0;
 
@@ -92,8 +92,8 @@ impl Shared {
         self.clock.max(self.latest)
     }
 
-    /// The *pace*: how many samples of the group come on one of this member's, as far as they were given.
-    pub(super) fn pace(&self) -> f64 {
+    /// The *tempo*: how many samples of the group come on one of this member's, as far as they were given.
+    pub(super) fn tempo(&self) -> f64 {
         (self.clock / self.own.samples.max(1) as f64).clamp(1.0, MOST_PACE)
     }
 

@@ -19,13 +19,13 @@ pub struct PaperConfig {
     pub min_responsibility: f64,
     /// Which samples may teach.
     pub gate: GateConfig,
-    /// Lever 1: the prototypes t_c.
+    /// Part 1: the prototypes t_c.
     pub prototypes: PrototypesConfig,
-    /// Lever 2: the class prior π.
+    /// Part 2: the class prior π.
     pub prior: PriorConfig,
-    /// Lever 3: the temperatures τ_pred and τ_cal.
+    /// Part 3: the temperatures τ_pred and τ_cal.
     pub temperature: TemperatureConfig,
-    /// When the levers move.
+    /// When the three parts move.
     pub update: UpdateConfig,
     /// Start strict, relax as samples are admitted.
     pub schedule: ScheduleConfig,
@@ -43,7 +43,7 @@ pub enum Responsibilities {
     Text,
 }
 
-/// Lever 1: the prototypes t_c.
+/// Part 1: the prototypes t_c.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PrototypesConfig {
@@ -59,7 +59,7 @@ pub struct PrototypesConfig {
     pub epsilon: f64,
 }
 
-/// Lever 2: the class prior π.
+/// Part 2: the class prior π.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PriorConfig {
@@ -73,7 +73,7 @@ pub struct PriorConfig {
     pub kappa: f64,
 }
 
-/// Lever 3: the temperatures.
+/// Part 3: the temperatures.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TemperatureConfig {
@@ -111,7 +111,7 @@ pub enum Count {
     Seen,
 }
 
-/// When the levers move.
+/// When the three parts move.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct UpdateConfig {

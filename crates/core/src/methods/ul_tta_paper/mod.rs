@@ -10,7 +10,7 @@
 //!
 //! A sample is answered first. Then the gate decides whether it teaches; if so, it is shared among the classes by its
 //! posterior, the mean of the posteriors of its K views where there are views. An update after B admitted samples
-//! moves the three levers: prototypes (`prototypes.rs`), prior (`prior.rs`), temperatures (`temperature.rs`).
+//! moves three things: prototypes (`prototypes.rs`), prior (`prior.rs`), temperatures (`temperature.rs`).
 //!
 //! Where the published text is wrong or silent, it is read so: the KL guard takes the *largest* share that satisfies
 //! the cap (the smallest is always 0); τ multiplies the model's own logit scale; the MAP mean is normalised,
@@ -389,7 +389,7 @@ impl Paper {
         Some(out)
     }
 
-    /// Moves the three levers.
+    /// Moves prototypes, prior and temperatures.
     fn update(&mut self) {
         // Prototypes, prior, temperature: the order of Algorithm 1.
         let strict = self.strictness();
