@@ -280,10 +280,7 @@ impl Apart {
 fn follow(mean: &mut [f32], row: &[f32], share: f32) {
     vectorised(
         #[inline(always)]
-        || {
-            let share = share;
-            mean.iter_mut().zip(row).for_each(|(m, v)| *m += share * (v - *m));
-        },
+        || mean.iter_mut().zip(row).for_each(|(m, v)| *m += share * (v - *m)),
     );
 }
 
