@@ -23,9 +23,6 @@ __all__ = ["adapt"]
 #: States that one task merges.
 FAN = 8
 
-#: Blocks whose keys are looked at ahead of their answers: a block that was put on the disk meanwhile comes back once for both.
-AHEAD = 4
-
 
 def adapt(
     dataset: Any,
@@ -85,24 +82,13 @@ def _streams(dataset: Any, plan: Plan) -> Any:
     shared = ray.put(plan)
     look: Any = ray.remote(_ends)
     answer: Any = ray.remote(num_returns=2)(_answer)
-    looked: list[Any] = []
-
-    def filled() -> Iterator[tuple[Any, Any, Any]]:
-        """Blocks with rows, each with its first and its last key."""
-        for i, block in enumerate(blocks):
-            looked.extend(look.remote(shared, coming) for coming in blocks[len(looked) : i + AHEAD])
-            ends = ray.get(looked[i])
-            if ends is not None:
-                yield (block, *ends)
-
-    out, before, state = [], None, None
-    coming = filled()
-    at = next(coming, None)
-    if at is None:
+    found = zip(blocks, ray.get([look.remote(shared, block) for block in blocks]))
+    filled = [(block, *ends) for block, ends in found if ends is not None]
+    if not filled:
         raise ValueError("dataset: expected at least 1 row, got 0")
-    while at is not None:
-        (block, first, last), at = at, next(coming, None)
-        goes_on = at is not None and at[1] == last
+    out, before, state = [], None, None
+    for i, (block, first, last) in enumerate(filled):
+        goes_on = i + 1 < len(filled) and filled[i + 1][1] == last
         answers, state = answer.remote(shared, block, before, state if before == first else None, goes_on)
         out.append(answers)
         before = last
