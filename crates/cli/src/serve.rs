@@ -159,6 +159,7 @@ impl PictureEncoder for Pictures {
 }
 
 pub fn main(args: Args) -> anyhow::Result<ExitCode> {
+    ultta_formats::map::give_freed_memory_back();
     start_log(&args.log);
     let (config, method) = resolve(&args)?;
     let spec = match &args.head {

@@ -1,5 +1,5 @@
-//! Memory maps: files whose contents are read as they are needed, so that a file may be larger than memory. And memory that is
-//! given back to the system.
+//! Memory maps: files whose contents are read as they are needed, so that a file may be larger than memory. And freed memory that
+//! goes back to the system.
 
 use std::fs::File;
 use std::path::Path;
@@ -27,18 +27,26 @@ pub(crate) fn map(file: &File) -> std::io::Result<Mmap> {
     unsafe { Mmap::map(file) }
 }
 
-/// Gives memory that was freed back to the system. glibc keeps it, in pools of several threads, and may go on keeping
-/// hundreds of megabytes after large requests; with other allocators nothing is done.
+/// Has memory that is freed go back to the system, for programs that run for long and now and then hold much. glibc keeps it
+/// otherwise: with every large piece that is freed it raises the size up to which it keeps pieces, to 64 MB in each of many
+/// pools. Call it once, before other threads are started. With other allocators nothing is done.
 #[allow(unsafe_code)]
-pub fn give_back() {
+pub fn give_freed_memory_back() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
+        use std::ffi::c_int;
         unsafe extern "C" {
-            fn malloc_trim(pad: usize) -> std::ffi::c_int;
+            fn mallopt(what: c_int, value: c_int) -> c_int;
         }
-        // SAFETY: the function is glibc's, with this signature; it may be called at any time from any thread, and touches
-        // only memory that no one holds.
-        unsafe { malloc_trim(0) };
+        // Smaller ones cost large requests up to a fifth more of a processor, larger ones keep hundreds of megabytes.
+        const KEPT: c_int = 8 << 20;
+        const TRIM_THRESHOLD: c_int = -1;
+        const MMAP_THRESHOLD: c_int = -3;
+        for what in [MMAP_THRESHOLD, TRIM_THRESHOLD] {
+            // SAFETY: the function is glibc's, with this signature and these numbers; it changes how memory is obtained from then on,
+            // and nothing that is held. That no other thread allocates meanwhile is asked of the caller.
+            unsafe { mallopt(what, KEPT) };
+        }
     }
 }
 

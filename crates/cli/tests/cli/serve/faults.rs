@@ -196,7 +196,7 @@ fn memory_of_large_bodies_is_given_back() {
     let kept = megabytes(&server, "VmRSS");
     let started = Instant::now();
     let mut after = kept;
-    while after > before + 30.0 && started.elapsed() < Duration::from_secs(20) {
+    while after > before + 40.0 && started.elapsed() < Duration::from_secs(20) {
         std::thread::sleep(Duration::from_millis(200));
         after = megabytes(&server, "VmRSS");
     }
@@ -205,7 +205,7 @@ fn memory_of_large_bodies_is_given_back() {
         "{before:.0} MB before, {most:.0} MB at most, {kept:.0} MB then, {after:.0} MB after {:?}",
         started.elapsed()
     );
-    assert!(after <= before + 30.0, "{before:.0} MB before, {most:.0} MB at most, {after:.0} MB after");
+    assert!(after <= before + 40.0, "{before:.0} MB before, {most:.0} MB at most, {after:.0} MB after");
     server.terminate();
 }
 
