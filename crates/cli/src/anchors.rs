@@ -144,7 +144,7 @@ impl Anchors {
         };
         if vectors.features.dim() != head.dim() {
             return Err(Error::Shape {
-                what: "dimension of the anchors",
+                what: ultta::What::Other("dimension of the anchors"),
                 expected: head.dim(),
                 got: vectors.features.dim(),
             })

@@ -247,7 +247,7 @@ fn checked_head(path: &Path, encoder: &dyn Encoder) -> anyhow::Result<Head> {
     let head = anchors::read_head(path)?;
     if head.dim() != encoder.dim() {
         let (expected, got) = (encoder.dim(), head.dim());
-        return Err(ultta::Error::Shape { what: "dimension of the head", expected, got })
+        return Err(ultta::Error::Shape { what: ultta::What::Other("dimension of the head"), expected, got })
             .with_context(|| shown(&path));
     }
     warn_of_another(&head, path, encoder);
@@ -310,7 +310,7 @@ impl Classify<'_> {
 
     fn block(&mut self, block: &Block<'_>) -> anyhow::Result<()> {
         let views = self.views(block)?;
-        // Pictures arrive when their features are there: updates by time (`update.seconds`) go by this clock.
+        // Pictures arrive when their features are there: updates by time (`advanced.update_seconds`) go by this clock.
         let times = self.session.config().method.uses_times().then(|| {
             // A clock that is set back does not turn time back.
             self.clock = self.clock.max(now());

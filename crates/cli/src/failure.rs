@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::process::ExitCode;
 
-use ultta::Error;
+use ultta::{Error, What};
 use ultta_encode::encoder::NO_ONNX;
 use ultta_formats::features::NO_PARQUET;
 use ultta_formats::shown;
@@ -35,7 +35,12 @@ pub fn report(error: anyhow::Error) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     eprintln!("error: {}", message(&error));
-    let bad_input = error.chain().any(|cause| {
+    ExitCode::from(if is_bad_input(&error) { BAD_INPUT } else { 1 })
+}
+
+/// Whether what was handed over is to blame: a file that cannot be opened is, a disk that fails later is not.
+fn is_bad_input(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
         cause.is::<Usage>()
             || cause.downcast_ref::<Error>().is_some_and(|e| match e {
                 Error::Io { doing, .. } => *doing == "opening",
@@ -46,8 +51,7 @@ pub fn report(error: anyhow::Error) -> ExitCode {
                 ultta_encode::Error::Hub { .. } | ultta_encode::Error::Onnx { .. } => false,
                 _ => true,
             })
-    });
-    ExitCode::from(if bad_input { BAD_INPUT } else { 1 })
+    })
 }
 
 /// The whole chain of causes in one line, what to do at its end.
@@ -96,12 +100,13 @@ fn advice_on(cause: &(dyn std::error::Error + 'static)) -> &'static str {
 pub fn advice(error: &Error) -> &'static str {
     match error.root() {
         // A row of zeros has no direction that scaling could keep.
-        Error::NotUnit { what: "features" | "views", norm, .. } if *norm > 0.0 => {
+        Error::NotUnit { what: What::Features | What::Views, norm, .. } if *norm > 0.0 => {
             "; scale the rows to unit length first, or ask for it with --normalize"
         }
         Error::NeedsViews { .. } => {
             "; a features file carries them as `views` (`ultta encode --views N` writes them), a JSON line, too"
         }
+        Error::Version { .. } => "; start anew without this state, or use the build that wrote it",
         Error::OtherHead { .. } => "; give the head (and --anchors, --logit-scale) it was saved with",
         Error::OtherConfig { .. } => "; leave the settings out to use the state's own",
         Error::Format { reason, .. } if cfg!(not(feature = "parquet")) && reason == NO_PARQUET => {
@@ -185,6 +190,36 @@ mod tests {
         let (source, path) = absent(ErrorKind::PermissionDenied);
         let error = anyhow::Error::from(Error::Io { doing: "opening", source, path });
         assert_eq!(message(&error), "opening: permission denied (shape)");
+    }
+
+    /// Every reader calls its first step "opening": the exit code and the plain words go by it.
+    #[test]
+    fn files_that_are_not_there_are_bad_input_whoever_reads_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let absent = folder.path().join("absent.safetensors");
+        let errors: [anyhow::Error; 5] = [
+            ultta::FeatureFile::open(&absent).unwrap_err().into(),
+            ultta::Head::load(&absent).unwrap_err().into(),
+            ultta::State::load(&absent).unwrap_err().into(),
+            ultta_encode::prompts::class_folders(&absent).unwrap_err().into(),
+            ultta_encode::prompts::Classes::from_file(&absent).map(drop).unwrap_err().into(),
+        ];
+        for error in errors {
+            assert!(is_bad_input(&error), "{error:?}");
+            assert!(message(&error).starts_with("no such file or folder: "), "{}", message(&error));
+        }
+        let full = Error::Io { doing: "writing", source: ErrorKind::StorageFull.into(), path: absent };
+        assert!(!is_bad_input(&full.into()));
+    }
+
+    #[test]
+    fn a_state_of_another_version_comes_with_what_to_do() {
+        let head = ultta::Head::new(vec![1.0, 0.0, 0.0, 1.0], 2, ["a", "b"], 1.0).unwrap();
+        let mut state = ultta::Session::new(head, &ultta::Config::default()).unwrap().state();
+        state.metadata.insert("format".into(), "ultta-state-9".into());
+        let error = ultta::State::from_bytes(&state.to_bytes().unwrap()).unwrap_err();
+        let told = message(&error.into());
+        assert!(told.ends_with("; start anew without this state, or use the build that wrote it"), "{told}");
     }
 
     #[test]

@@ -115,7 +115,7 @@ fn check_features(pack: &Pack, head: Option<&Head>, normalize: bool) -> ultta::R
     if let Some(head) = head {
         if pack.dim() != head.dim() {
             let (expected, got) = (head.dim(), pack.dim());
-            return Err(Error::Shape { what: "feature dimension", expected, got });
+            return Err(Error::Shape { what: ultta::What::Dimension, expected, got });
         }
         pack.check_labels(head.n_classes())?;
     }

@@ -59,7 +59,7 @@ fn answer(run: &mut Run, line: &[u8], number: u64, normalize: bool) -> anyhow::R
     // A row of the wrong length is told so, not that its norm is wrong.
     let (expected, got) = (run.session.head().dim(), parsed.features.len());
     if got != expected {
-        let error = ultta::Error::Shape { what: "feature dimension", expected, got };
+        let error = ultta::Error::Shape { what: ultta::What::Dimension, expected, got };
         return refuse(run, number, parsed.id.as_ref(), &error.to_string());
     }
     let (features, views) = match Features::of_line(&parsed, normalize) {

@@ -11,6 +11,7 @@ use crate::methods::{self, MethodConfig};
 use crate::unknown::UnknownConfig;
 use crate::{Error, Result};
 
+mod moved;
 pub(crate) mod read;
 
 /// The default configuration, every key with its meaning.
@@ -69,15 +70,8 @@ impl Config {
 
     /// The configuration that a state or a stream was saved with, in the keys of now or of an earlier version.
     pub fn from_saved(text: &str) -> Result<Self> {
-        let Ok(mut table) = text.parse::<Table>() else { return Self::from_toml(text) };
-        let mut any = false;
-        for (old, new) in moves(&table) {
-            if let Some(value) = take(&mut table, &old.split('.').collect::<Vec<_>>()) {
-                insert(&mut table, &new.split('.').collect::<Vec<_>>(), value)?;
-                any = true;
-            }
-        }
-        if any { Self::from_toml(&table.to_string()) } else { Self::from_toml(text) }
+        let renewed = text.parse().ok().map(moved::renewed).transpose()?.flatten();
+        renewed.map_or_else(|| Self::from_toml(text), |table| Self::from_toml(&table.to_string()))
     }
 
     /// Layers, later ones winning: preset, file, `method` and `preset` by name, single settings.
@@ -200,46 +194,6 @@ impl Config {
 /// The tables and keys beside the method's own, at the top of a file.
 const TABLES: [&str; 5] = ["alarms", "coverage", "guard", "method", "unknown"];
 
-/// Settings that have another place than in an earlier version: from, to.
-const MOVED: [(&str, &str); 11] = [
-    ("guard.window", "guard.advanced.window"),
-    ("guard.concentration", "guard.advanced.concentration"),
-    ("guard.support", "guard.advanced.support"),
-    ("guard.patience", "guard.advanced.patience"),
-    ("unknown.window", "unknown.advanced.window"),
-    ("unknown.share", "unknown.advanced.share"),
-    ("unknown.share_half_life", "unknown.advanced.share_half_life"),
-    ("method.ul_tta.feedback.correctable", "method.ul_tta.advanced.correctable"),
-    ("method.ul_tta.feedback.prior_strength", "method.ul_tta.advanced.label_strength"),
-    ("method.ul_tta.prototypes.half_life_per_class", "method.ul_tta.advanced.half_life_per_class"),
-    ("method.ul_tta.update.every", "method.ul_tta.advanced.update_every"),
-];
-
-/// Those of [`MOVED`] that concern a file: the settings of our own method moved in its default, not in its other preset.
-fn moves(table: &Table) -> impl Iterator<Item = &'static (&'static str, &'static str)> + use<> {
-    let own = table.get("method").and_then(|method| method.get(presets::NAME)).and_then(Value::as_table);
-    let other = own.is_some_and(|own| presets::preset_of(own).is_ok_and(|preset| preset != Preset::Default));
-    MOVED.iter().filter(move |(old, _)| !other || !old.starts_with("method."))
-}
-
-/// A sentence about the first setting of a file that has moved; empty if there is none.
-fn moved(table: &Table) -> String {
-    let has = |key: &str| {
-        let (last, groups) = key.rsplit_once('.').map_or((key, ""), |(groups, last)| (last, groups));
-        let group = groups.split('.').try_fold(table, |table, group| table.get(group)?.as_table());
-        group.is_some_and(|group| group.contains_key(last))
-    };
-    let found = moves(table).find(|(old, _)| has(old));
-    found.map_or_else(String::new, |(old, new)| format!("\n{old} is now {new}"))
-}
-
-/// Takes a setting out of a table.
-fn take(table: &mut Table, path: &[&str]) -> Option<Value> {
-    let (last, groups) = path.split_last()?;
-    let group = groups.iter().try_fold(table, |table, &group| table.get_mut(group)?.as_table_mut())?;
-    group.remove(*last)
-}
-
 /// A method's name and its preset, from `NAME:PRESET` or from both apart.
 fn split_name<'a>(
     method: Option<&'a str>,
@@ -278,8 +232,8 @@ fn at_fault(base: &Table, settings: &[(String, Value)]) -> Option<(String, Strin
 
 /// What may have been meant by a key that `known` does not have: a similar one, or the same one of another group.
 fn meant(known: &Table, path: &[&str]) -> String {
-    if let Some((_, new)) = MOVED.iter().find(|(old, _)| *old == path.join(".")) {
-        return format!("; it is now `{new}`");
+    if let Some(told) = moved::of_key(&path.join(".")) {
+        return told;
     }
     let mut table = known;
     for (i, &key) in path.iter().enumerate() {
@@ -311,10 +265,12 @@ fn check_file(text: &str, preset: Option<&str>) -> Result<Table> {
         Some(own) => {
             let by_name = preset.and_then(Preset::by_name);
             let preset = by_name.or_else(|| presets::preset_of(own).ok()).unwrap_or(Preset::Default);
-            let advice = || moved(&table) + &presets::foreign_key(own, preset);
+            let advice = || moved::in_file(&table, Some(preset)) + &presets::foreign_key(own, preset);
             presets::read_file(text, preset).map_err(|mistake| error(mistake, advice()))?;
         }
-        None => read::<Config>(text).map(drop).map_err(|mistake| error(mistake, moved(&table)))?,
+        None => {
+            read::<Config>(text).map(drop).map_err(|mistake| error(mistake, moved::in_file(&table, None)))?
+        }
     }
     Ok(table)
 }
@@ -501,38 +457,11 @@ mod tests {
         );
         assert_eq!(
             told("gate.keeep", "1"),
-            "config: method.ul_tta.gate.keeep: unknown field `keeep`, expected `keep` or `warm_up`; \
+            "config: method.ul_tta.gate.keeep: unknown field `keeep`, expected `keep`; \
              did you mean `keep`?"
         );
         assert!(told("keep", "0.5").ends_with("; did you mean `gate.keep`?"), "{}", told("keep", "0.5"));
         assert!(told("guard.enabeld", "false").starts_with("config: guard.enabeld: unknown field"));
-    }
-
-    #[test]
-    fn a_setting_that_has_moved_says_where_it_is_and_is_read_from_what_was_saved() {
-        let error = |r: Result<Config>| r.unwrap_err().to_string();
-        let old = "[guard]\nwindow = 64\n[unknown]\nshare = 0.2\n[method.ul_tta.feedback]\ncorrectable = 9\n";
-        let file = error(Config::from_toml(old));
-        assert!(
-            file.contains("line 2") && file.ends_with("guard.window is now guard.advanced.window"),
-            "{file}"
-        );
-        let other = error(Config::from_toml("[unknown]\nwindow = 64\n[method.tda]"));
-        assert!(other.ends_with("unknown.window is now unknown.advanced.window"), "{other}");
-        let set = error(Config::resolve(None, None, None, &[("feedback.correctable", "9")]));
-        assert!(set.ends_with("; it is now `method.ul_tta.advanced.correctable`"), "{set}");
-        let now = [
-            ("guard.advanced.window", "64"),
-            ("unknown.advanced.share", "0.2"),
-            ("advanced.correctable", "9"),
-        ];
-        assert_eq!(Config::from_saved(old).unwrap(), Config::resolve(None, None, None, &now).unwrap());
-        for (old, new) in MOVED {
-            assert!(
-                take(&mut Config::default().to_table(), &new.split('.').collect::<Vec<_>>()).is_some(),
-                "{old}"
-            );
-        }
     }
 
     #[test]

@@ -7,6 +7,40 @@ use std::path::PathBuf;
 /// What every fallible function of this crate returns.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// What an error is about. The command line, HTTP and Python choose their advice by it, not by the words of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum What {
+    /// The length of a row of features.
+    Dimension,
+    /// The rows of features.
+    Features,
+    /// The extra views of the rows.
+    Views,
+    /// How many views each row has.
+    ViewCounts,
+    /// Which rows may teach.
+    LearnMarks,
+    /// When the rows came.
+    Times,
+    /// Anything that needs no advice of its own.
+    Other(&'static str),
+}
+
+impl std::fmt::Display for What {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            What::Dimension => "feature dimension",
+            What::Features => "features",
+            What::Views => "views",
+            What::ViewCounts => "view counts",
+            What::LearnMarks => "learn marks",
+            What::Times => "times",
+            What::Other(what) => what,
+        })
+    }
+}
+
 /// Everything that can be wrong with what a caller hands over.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -15,7 +49,7 @@ pub enum Error {
     #[error("{what}: expected {expected}, got {got}")]
     Shape {
         /// The thing whose size is wrong.
-        what: &'static str,
+        what: What,
         /// The size that would fit.
         expected: usize,
         /// The size that was given.
@@ -25,7 +59,7 @@ pub enum Error {
     #[error("{what}: row {row} has norm {norm:.4}, expected 1 (within 0.01)")]
     NotUnit {
         /// Which matrix the row belongs to.
-        what: &'static str,
+        what: What,
         /// Index of the row.
         row: usize,
         /// Its Euclidean norm.
@@ -35,7 +69,7 @@ pub enum Error {
     #[error("{what}: row {row} holds a value that is not finite")]
     NotFinite {
         /// Which matrix the row belongs to.
-        what: &'static str,
+        what: What,
         /// Index of the row.
         row: usize,
     },
@@ -68,7 +102,7 @@ pub enum Error {
         got: String,
     },
     /// A saved state has a format version this build does not read.
-    #[error("state: format {got:?}, this build reads version {expected} only; start anew without this state")]
+    #[error("state: format {got:?}, this build reads version {expected} only")]
     Version {
         /// The version this build writes and reads.
         expected: u32,

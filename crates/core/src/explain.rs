@@ -8,7 +8,7 @@ use crate::guard::Standing;
 use crate::scores::{softmax, top_k};
 use crate::session::Answers;
 use crate::step::{Row, Temperature};
-use crate::{Error, Features, Head, Input, Result, Scores, Session, Step};
+use crate::{Error, Features, Head, Input, Result, Scores, Session, Step, What};
 
 /// Similar scenes in an explanation, at most.
 const SIMILAR: usize = 5;
@@ -218,7 +218,11 @@ impl Session {
         let input = input.into();
         self.check(&input)?;
         if input.features.rows() != 1 {
-            return Err(Error::Shape { what: "rows to explain", expected: 1, got: input.features.rows() });
+            return Err(Error::Shape {
+                what: What::Other("rows to explain"),
+                expected: 1,
+                got: input.features.rows(),
+            });
         }
         let mut answers = Answers::new(&input, self.head.n_classes());
         let (mut weights, mut parts) = (Scores::default(), Vec::new());

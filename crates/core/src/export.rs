@@ -20,7 +20,7 @@ use ultta_formats::tensors::{self, NewTensor};
 use ultta_formats::write_atomically;
 
 use crate::scores::softmax_f64;
-use crate::{Error, Head, Result};
+use crate::{Error, Head, Result, What};
 
 /// Of the frozen share that would make another class as probable as the answer, this much is taken.
 pub(crate) const TIE: f32 = 0.99;
@@ -87,7 +87,7 @@ impl Layer {
     /// The logits of a feature row; their mean is 0.
     pub fn logits(&self, z: &[f32]) -> Result<Vec<f32>> {
         if z.len() != self.dim {
-            return Err(Error::Shape { what: "feature dimension", expected: self.dim, got: z.len() });
+            return Err(Error::Shape { what: What::Dimension, expected: self.dim, got: z.len() });
         }
         Ok(product(&self.weights, &self.bias, z))
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ultta_formats::{Line, StoredFeatures};
 
-use crate::{Error, Result, kernels};
+use crate::{Error, Result, What, kernels};
 
 /// A row whose norm is at most this far from 1 is renormalised; further away it is an error.
 pub const NORM_TOLERANCE: f64 = 1e-2;
@@ -66,7 +66,7 @@ impl<'a> Features<'a> {
     /// [`normalized`](Self::normalized) if `normalize` is set, else [`new`](Self::new). Every row is checked once:
     /// that it is finite, that its length is right, and scaled where that is asked for.
     pub fn checked(data: impl Into<Cow<'a, [f32]>>, dim: usize, normalize: bool) -> Result<Self> {
-        Ok(Self { data: unit_rows("features", data.into(), dim, normalize)?.into(), dim })
+        Ok(Self { data: unit_rows(What::Features, data.into(), dim, normalize)?.into(), dim })
     }
 
     /// The features and the extra views of a JSON line. With `normalize`, rows of any norm but zero are accepted.
@@ -77,9 +77,13 @@ impl<'a> Features<'a> {
             return Ok((features, None));
         }
         if let Some(view) = line.views.iter().find(|view| view.len() != dim) {
-            return Err(Error::Shape { what: "length of a view", expected: dim, got: view.len() });
+            return Err(Error::Shape {
+                what: What::Other("length of a view"),
+                expected: dim,
+                got: view.len(),
+            });
         }
-        let views = unit_rows("views", Cow::Owned(line.views.concat()), dim, normalize)?;
+        let views = unit_rows(What::Views, Cow::Owned(line.views.concat()), dim, normalize)?;
         Ok((features, Some(Features { data: views.into(), dim })))
     }
 
@@ -177,16 +181,20 @@ impl PartialEq for Features<'_> {
 
 /// Checks that `data` is whole rows of finite values and unit length, and renormalises where allowed.
 pub(crate) fn unit_rows<'a>(
-    what: &'static str,
+    what: What,
     mut data: Cow<'a, [f32]>,
     dim: usize,
     any_norm: bool,
 ) -> Result<Cow<'a, [f32]>> {
     if dim == 0 {
-        return Err(Error::Shape { what: "feature dimension", expected: 1, got: 0 });
+        return Err(Error::Shape { what: What::Dimension, expected: 1, got: 0 });
     }
     if !data.len().is_multiple_of(dim) {
-        return Err(Error::Shape { what: "length of the last row", expected: dim, got: data.len() % dim });
+        return Err(Error::Shape {
+            what: What::Other("length of the last row"),
+            expected: dim,
+            got: data.len() % dim,
+        });
     }
     for row in 0..data.len() / dim {
         let range = row * dim..(row + 1) * dim;
@@ -266,10 +274,14 @@ impl FeatureFile {
     /// Reads some consecutive rows. With `normalize`, rows of any norm but zero are accepted.
     pub fn read(&self, rows: Range<usize>, normalize: bool) -> Result<Features<'static>> {
         if rows.end > self.rows() || rows.start > rows.end {
-            return Err(Error::Shape { what: "rows in the file", expected: self.rows(), got: rows.end });
+            return Err(Error::Shape {
+                what: What::Other("rows in the file"),
+                expected: self.rows(),
+                got: rows.end,
+            });
         }
         let first = rows.start;
-        unit("features", self.stored.read_rows(rows), self.dim(), normalize, |row| first + row)
+        unit(What::Features, self.stored.read_rows(rows), self.dim(), normalize, |row| first + row)
     }
 
     /// Reads all rows.
@@ -285,7 +297,7 @@ impl FeatureFile {
         }
         let mut data = Vec::with_capacity(rows.len() * self.dim());
         rows.iter().for_each(|&row| data.extend(self.stored.read_rows(row..row + 1)));
-        unit("features", data, self.dim(), normalize, |i| rows[i])
+        unit(What::Features, data, self.dim(), normalize, |i| rows[i])
     }
 
     /// Which rows may teach, where the file says so.
@@ -311,7 +323,7 @@ impl FeatureFile {
         if each == 0 {
             return Ok(None);
         }
-        unit("views", self.stored.read_views(rows), self.dim(), normalize, |i| rows[i / each]).map(Some)
+        unit(What::Views, self.stored.read_views(rows), self.dim(), normalize, |i| rows[i / each]).map(Some)
     }
 
     /// The file's path.
@@ -326,7 +338,11 @@ impl FeatureFile {
 
     fn check_rows(&self, rows: &[usize]) -> Result<()> {
         match rows.iter().find(|&&row| row >= self.rows()) {
-            Some(row) => Err(Error::Shape { what: "rows in the file", expected: self.rows(), got: row + 1 }),
+            Some(row) => Err(Error::Shape {
+                what: What::Other("rows in the file"),
+                expected: self.rows(),
+                got: row + 1,
+            }),
             None => Ok(()),
         }
     }
@@ -334,7 +350,7 @@ impl FeatureFile {
 
 /// Unit rows out of a file; an error names the row's place in the file.
 fn unit(
-    what: &'static str,
+    what: What,
     data: Vec<f32>,
     dim: usize,
     normalize: bool,
@@ -394,7 +410,10 @@ mod tests {
         let full = line(r#"{"features": [1, 0], "views": [[0, 1], [3, 4]]}"#);
         let (features, views) = Features::of_line(&full, true).unwrap();
         assert_eq!((features.rows(), views.unwrap().data()), (1, &[0.0, 1.0, 0.6, 0.8][..]));
-        assert!(matches!(Features::of_line(&full, false), Err(Error::NotUnit { what: "views", row: 1, .. })));
+        assert!(matches!(
+            Features::of_line(&full, false),
+            Err(Error::NotUnit { what: What::Views, row: 1, .. })
+        ));
         let ragged = line(r#"{"features": [1, 0], "views": [[1]]}"#);
         assert!(Features::of_line(&ragged, false).unwrap_err().to_string().contains("length of a view"));
         assert!(Features::of_line(&line("[]"), false).is_err());

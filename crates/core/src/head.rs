@@ -13,7 +13,7 @@ use ultta_formats::{Tensors, map_file, write_atomically};
 
 use crate::features::unit_rows;
 use crate::mixture::{Mixture, check_sharpness};
-use crate::{Error, Features, Result, Scores, kernels};
+use crate::{Error, Features, Result, Scores, What, kernels};
 
 /// In a long list a few names may occur twice (ImageNet has two cranes, the bird and the machine): up to this
 /// share of the classes. In a short one it is a mistake.
@@ -93,12 +93,13 @@ impl Head {
         if dim == 0 || prototypes.len() != classes.len() * dim {
             let expected = classes.len() * dim.max(1);
             return Err(Error::Shape {
-                what: "values in the prototypes (classes × dim)",
+                what: What::Other("values in the prototypes (classes × dim)"),
                 expected,
                 got: prototypes.len(),
             });
         }
-        let prototypes = unit_rows("prototypes", Cow::Owned(prototypes), dim, false)?.into_owned();
+        let prototypes =
+            unit_rows(What::Other("prototypes"), Cow::Owned(prototypes), dim, false)?.into_owned();
         Ok(Self {
             prototypes,
             classes,
@@ -234,7 +235,7 @@ impl Head {
     /// The frozen model's scores, `logit_scale · ⟨z, μ_c⟩`, or the soft maximum over anchors that are kept apart.
     pub fn zero_shot(&self, features: &Features<'_>) -> Result<Scores> {
         if features.dim() != self.dim {
-            return Err(Error::Shape { what: "feature dimension", expected: self.dim, got: features.dim() });
+            return Err(Error::Shape { what: What::Dimension, expected: self.dim, got: features.dim() });
         }
         Ok(self.scores(features))
     }
@@ -317,7 +318,11 @@ impl Head {
         let classes: Vec<String> = serde_json::from_str(&names)
             .map_err(|e| bad(format!("`classes` in the metadata: expected a JSON list of names: {e}")))?;
         if classes.len() != n_classes {
-            return Err(Error::Shape { what: "class names", expected: n_classes, got: classes.len() });
+            return Err(Error::Shape {
+                what: What::Other("class names"),
+                expected: n_classes,
+                got: classes.len(),
+            });
         }
         let scale = metadata
             .remove("logit_scale")
@@ -380,7 +385,11 @@ fn read_mixture(found: &Tensors, bytes: &[u8], head: &Head, sharpness: &str) -> 
     let n = classes.len();
     if weights.len() != n || vectors.len() != n * head.dim() {
         let expected = n * head.dim();
-        return Err(Error::Shape { what: "values in the anchors", expected, got: vectors.len() });
+        return Err(Error::Shape {
+            what: What::Other("values in the anchors"),
+            expected,
+            got: vectors.len(),
+        });
     }
     let ordered = classes.is_sorted() && (0..head.n_classes()).all(|c| classes.contains(&(c as f32)));
     if !ordered || classes.last().is_some_and(|&last| last as usize >= head.n_classes()) {
@@ -393,7 +402,7 @@ fn read_mixture(found: &Tensors, bytes: &[u8], head: &Head, sharpness: &str) -> 
     let sharpness =
         sharpness.map_err(|_| bad("`anchor_sharpness` in the metadata: expected a number".into()))?;
     check_sharpness(sharpness)?;
-    let anchors = unit_rows("anchors", Cow::Owned(vectors), head.dim(), false)?.into_owned();
+    let anchors = unit_rows(What::Other("anchors"), Cow::Owned(vectors), head.dim(), false)?.into_owned();
     let first = (0..=head.n_classes()).map(|c| classes.partition_point(|&own| own < c as f32)).collect();
     Ok(Mixture { anchors, first, weights, sharpness })
 }
@@ -423,7 +432,11 @@ fn fold_anchors(anchors: &[Anchor<'_>], dim: usize, classes: &[String]) -> Resul
     let mut sums = vec![0.0f64; classes.len() * dim];
     for (row, anchor) in anchors.iter().enumerate() {
         if anchor.vector.len() != dim {
-            return Err(Error::Shape { what: "anchor dimension", expected: dim, got: anchor.vector.len() });
+            return Err(Error::Shape {
+                what: What::Other("anchor dimension"),
+                expected: dim,
+                got: anchor.vector.len(),
+            });
         }
         if anchor.class >= classes.len() {
             return Err(Error::Label { label: anchor.class, classes: classes.len() });
@@ -435,10 +448,10 @@ fn fold_anchors(anchors: &[Anchor<'_>], dim: usize, classes: &[String]) -> Resul
         }
         let norm = kernels::dot_f64(anchor.vector, anchor.vector).sqrt();
         if !norm.is_finite() {
-            return Err(Error::NotFinite { what: "anchors", row });
+            return Err(Error::NotFinite { what: What::Other("anchors"), row });
         }
         if norm < 1e-30 {
-            return Err(Error::NotUnit { what: "anchors", row, norm });
+            return Err(Error::NotUnit { what: What::Other("anchors"), row, norm });
         }
         let sum = &mut sums[anchor.class * dim..][..dim];
         kernels::accumulate(sum, anchor.weight as f64 / norm, anchor.vector);

@@ -1,7 +1,7 @@
 //! [`Input`]: samples on their way in, and the one check of what a caller says about them.
 
 use crate::adapter::Card;
-use crate::{Error, Features, Head, Result, Scores};
+use crate::{Error, Features, Head, Result, Scores, What};
 
 /// Samples on their way in: features, and what the caller knows about them.
 #[derive(Clone, Copy, Debug)]
@@ -40,9 +40,9 @@ impl<'a> Input<'a> {
     /// Whether a head and a method can take the samples. Everything that can be wrong with them is found here. A step
     /// checks by itself; a caller that keeps samples for a later step can know before.
     pub fn check(&self, head: &Head, card: &Card) -> Result<()> {
-        same("feature dimension", head.dim(), self.features.dim())?;
+        same(What::Dimension, head.dim(), self.features.dim())?;
         if let Some(scores) = self.zero_shot {
-            same("classes of the zero-shot scores", head.n_classes(), scores.classes())?;
+            same(What::Other("classes of the zero-shot scores"), head.n_classes(), scores.classes())?;
         }
         if self.views.is_none() && card.needs_views {
             return Err(Error::NeedsViews { method: card.name.replace('_', "-") });
@@ -56,30 +56,30 @@ impl<'a> Input<'a> {
         let rows = self.features.rows();
         let views_of = |counts: &[usize]| counts.iter().fold(0, |n: usize, &c| n.saturating_add(c));
         if let Some(scores) = self.zero_shot {
-            same("rows of the zero-shot scores", rows, scores.rows())?;
+            same(What::Other("rows of the zero-shot scores"), rows, scores.rows())?;
         }
         if let Some(learn) = self.learn {
-            same("learn marks", rows, learn.len())?;
+            same(What::LearnMarks, rows, learn.len())?;
         }
         if let Some(times) = self.times {
-            same("times", rows, times.len())?;
+            same(What::Times, rows, times.len())?;
             if let Some(row) = times.iter().position(|t| !t.is_finite()) {
-                return Err(Error::NotFinite { what: "times", row });
+                return Err(Error::NotFinite { what: What::Times, row });
             }
         }
         if let Some(views) = self.views {
-            same("length of a view", self.features.dim(), views.dim())?;
+            same(What::Other("length of a view"), self.features.dim(), views.dim())?;
             let counts = self.view_counts.unwrap_or(&[]);
-            same("view counts", rows, counts.len())?;
-            same("views", views_of(counts), views.rows())?;
+            same(What::ViewCounts, rows, counts.len())?;
+            same(What::Views, views_of(counts), views.rows())?;
         } else {
-            same("views", views_of(self.view_counts.unwrap_or(&[])), 0)?;
+            same(What::Views, views_of(self.view_counts.unwrap_or(&[])), 0)?;
         }
         Ok(())
     }
 }
 
-fn same(what: &'static str, expected: usize, got: usize) -> Result<()> {
+fn same(what: What, expected: usize, got: usize) -> Result<()> {
     if expected == got { Ok(()) } else { Err(Error::Shape { what, expected, got }) }
 }
 

@@ -74,7 +74,7 @@ pub mod glossary {}
 pub use alarm::{Alarm, AlarmConfig, AlarmKind};
 pub use config::{Config, DEFAULT_TOML};
 pub use delta::Delta;
-pub use error::{Error, Result};
+pub use error::{Error, Result, What};
 pub use estimate::{ClassEstimate, Estimate};
 pub use explain::{
     ExplainedClass, Explanation, Lever, NamedClass, NamedExplanation, NamedScene, Part, Similar,

@@ -20,7 +20,7 @@ use std::collections::BinaryHeap;
 use serde::Serialize;
 
 use crate::kernels::products;
-use crate::{Error, Features, Result, Session};
+use crate::{Error, Features, Result, Session, What};
 
 /// Samples that are compared with one another, at most: of a larger pool an even part is taken, the most recent included.
 const COMPARED: usize = 2048;
@@ -56,7 +56,11 @@ pub struct Suggestion {
 /// order of `features`.
 pub fn suggest(samples: &[Unlabelled], features: &Features<'_>, k: usize) -> Result<Vec<Suggestion>> {
     if samples.len() != features.rows() {
-        return Err(Error::Shape { what: "rows of features", expected: samples.len(), got: features.rows() });
+        return Err(Error::Shape {
+            what: What::Other("rows of features"),
+            expected: samples.len(),
+            got: features.rows(),
+        });
     }
     let n = samples.len().min(COMPARED);
     if n == 0 {

@@ -42,12 +42,9 @@ pub enum UnknownScore {
 pub struct UnknownConfig {
     /// Which score decides that a sample is unknown: `off`, `max_softmax`, `energy` or `cone`.
     pub score: UnknownScore,
-    /// Share of the known samples that may be rejected, whatever the score; 0 goes by `quantile` or `threshold`.
+    /// Share of the known samples that may be rejected, whatever the score; 0 goes by `advanced.quantile` or
+    /// `advanced.threshold`.
     pub cost: f64,
-    /// Fixed threshold: for `max_softmax` a probability, for `energy` a log-sum of logits. Used when `quantile` is 0.
-    pub threshold: f64,
-    /// Threshold at this quantile of the scores of recent samples; 0 means the fixed threshold.
-    pub quantile: f64,
     /// Settings that hardly anybody needs to change.
     pub advanced: UnknownAdvanced,
 }
@@ -56,6 +53,10 @@ pub struct UnknownConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct UnknownAdvanced {
+    /// Fixed threshold: for `max_softmax` a probability, for `energy` a log-sum of logits. Used when `quantile` is 0.
+    pub threshold: f64,
+    /// Threshold at this quantile of the scores of recent samples; 0 means the fixed threshold.
+    pub quantile: f64,
     /// Number of recent samples the quantile is taken over.
     pub window: usize,
     /// Share of unknown samples expected, where the threshold is fixed; by quantile it is the quantile.
@@ -66,19 +67,13 @@ pub struct UnknownAdvanced {
 
 impl Default for UnknownConfig {
     fn default() -> Self {
-        Self {
-            score: UnknownScore::Off,
-            cost: 0.0,
-            threshold: 0.2,
-            quantile: 0.0,
-            advanced: Default::default(),
-        }
+        Self { score: UnknownScore::Off, cost: 0.0, advanced: Default::default() }
     }
 }
 
 impl Default for UnknownAdvanced {
     fn default() -> Self {
-        Self { window: 512, share: 0.1, share_half_life: 1000.0 }
+        Self { threshold: 0.2, quantile: 0.0, window: 512, share: 0.1, share_half_life: 1000.0 }
     }
 }
 
@@ -97,14 +92,14 @@ const MIN_DIM: usize = 64;
 impl UnknownConfig {
     /// The expected share of unknown samples: at this share the threshold is not moved.
     fn expected(&self) -> f64 {
-        let share = if self.quantile > 0.0 { self.quantile } else { self.advanced.share };
+        let share = if self.advanced.quantile > 0.0 { self.advanced.quantile } else { self.advanced.share };
         share.clamp(SHARE_BOUNDS.0, SHARE_BOUNDS.1)
     }
 
     pub(crate) fn check(&self) -> Result<()> {
         in_range("unknown.cost", self.cost, 0.0..=0.5)?;
-        in_range("unknown.quantile", self.quantile, 0.0..=1.0)?;
-        if self.score == UnknownScore::Cone && self.cost == 0.0 && self.quantile == 0.0 {
+        in_range("unknown.advanced.quantile", self.advanced.quantile, 0.0..=1.0)?;
+        if self.score == UnknownScore::Cone && self.cost == 0.0 && self.advanced.quantile == 0.0 {
             let reason = "the score \"cone\" has no fixed threshold; expected unknown.cost, such as 0.05";
             return Err(Error::config("unknown.cost", reason));
         }
@@ -112,10 +107,10 @@ impl UnknownConfig {
         in_range("unknown.advanced.share_half_life", self.advanced.share_half_life, 1.0..=1e12)?;
         in_range("unknown.advanced.window", self.advanced.window as f64, MIN_FILL as f64..=1e6)?;
         if self.score == UnknownScore::MaxSoftmax {
-            in_range("unknown.threshold", self.threshold, 0.0..=1.0)?;
+            in_range("unknown.advanced.threshold", self.advanced.threshold, 0.0..=1.0)?;
         }
-        if !self.threshold.is_finite() {
-            return Err(Error::config("unknown.threshold", "expected a finite number"));
+        if !self.advanced.threshold.is_finite() {
+            return Err(Error::config("unknown.advanced.threshold", "expected a finite number"));
         }
         Ok(())
     }
@@ -154,7 +149,7 @@ impl Unknown {
         let on = config.score != UnknownScore::Off;
         let window = if on && config.cost == 0.0 { config.advanced.window } else { 0 };
         Self {
-            scores: OrderedWindow::new(window, config.quantile),
+            scores: OrderedWindow::new(window, config.advanced.quantile),
             share: config.advanced.share,
             cone: (config.score == UnknownScore::Cone).then(|| Box::new(Cone::new(head))),
             cost: (on && config.cost > 0.0)
@@ -199,15 +194,15 @@ impl Unknown {
         if let Some(cost) = &self.cost {
             return cost.threshold().is_some_and(|threshold| score < threshold);
         }
-        let threshold = if self.config.quantile > 0.0 {
+        let threshold = if self.config.advanced.quantile > 0.0 {
             match self.scores.quantile() {
                 Some(t) if self.scores.len() >= MIN_FILL => t as f64,
                 _ => return false,
             }
         } else if self.config.score == UnknownScore::MaxSoftmax {
-            log_odds(self.config.threshold)
+            log_odds(self.config.advanced.threshold)
         } else {
-            self.config.threshold
+            self.config.advanced.threshold
         };
         let shift = log_odds(self.share) - log_odds(self.config.expected());
         score < threshold + shift.clamp(-MOST_SHIFT, MOST_SHIFT)
@@ -258,8 +253,11 @@ impl Unknown {
             // The newest scores, if the state holds more than this window; none, if they are scores of another kind.
             if state.counts("unknown.kind")? == [self.config.score as u64] {
                 if fresh.cost.is_none() {
-                    fresh.scores =
-                        OrderedWindow::from_values(self.config.advanced.window, self.config.quantile, scores);
+                    fresh.scores = OrderedWindow::from_values(
+                        self.config.advanced.window,
+                        self.config.advanced.quantile,
+                        scores,
+                    );
                 }
                 if let Some(cone) = fresh.cone.as_mut().filter(|_| state.any_under("unknown.cone.")) {
                     cone.load(state)?;
@@ -303,8 +301,7 @@ mod tests {
     fn a_fixed_threshold_rejects_the_unsure_and_the_share_follows() {
         let config = UnknownConfig {
             score: UnknownScore::MaxSoftmax,
-            threshold: 0.5,
-            advanced: UnknownAdvanced { share_half_life: 10.0, ..Default::default() },
+            advanced: UnknownAdvanced { threshold: 0.5, share_half_life: 10.0, ..Default::default() },
             ..Default::default()
         };
         let mut unknown = Judge::new(&config);
@@ -322,8 +319,7 @@ mod tests {
     fn a_quantile_adapts_to_the_stream() {
         let config = UnknownConfig {
             score: UnknownScore::Energy,
-            quantile: 0.1,
-            advanced: UnknownAdvanced { share_half_life: 1e6, ..Default::default() },
+            advanced: UnknownAdvanced { quantile: 0.1, share_half_life: 1e6, ..Default::default() },
             ..Default::default()
         };
         let mut unknown = Judge::new(&config);
@@ -334,7 +330,8 @@ mod tests {
     #[test]
     fn a_share_asked_for_is_about_the_share_rejected() {
         for quantile in [0.05, 0.2, 0.5] {
-            let config = UnknownConfig { score: UnknownScore::MaxSoftmax, quantile, ..Default::default() };
+            let advanced = UnknownAdvanced { quantile, ..Default::default() };
+            let config = UnknownConfig { score: UnknownScore::MaxSoftmax, cost: 0.0, advanced };
             let mut unknown = Judge::new(&config);
             let n = 20_000;
             let rejected = (0..n).filter(|i| unknown.judge((i * 37 % 97) as f32 / 97.0)).count();

@@ -185,7 +185,12 @@ impl Clip {
         let expected = self.vision.input_len();
         if !pixels.len().is_multiple_of(expected) {
             let got = pixels.len() % expected;
-            return Err(ultta::Error::Shape { what: "pixels of a picture", expected, got }.into());
+            return Err(ultta::Error::Shape {
+                what: ultta::What::Other("pixels of a picture"),
+                expected,
+                got,
+            }
+            .into());
         }
         Ok(self.vision.forward(pixels))
     }
@@ -196,7 +201,12 @@ impl Clip {
         for ids in texts {
             if ids.len() != expected {
                 let got = ids.len();
-                return Err(ultta::Error::Shape { what: "tokens of a text", expected, got }.into());
+                return Err(ultta::Error::Shape {
+                    what: ultta::What::Other("tokens of a text"),
+                    expected,
+                    got,
+                }
+                .into());
             }
             let vocabulary = self.config.text.vocabulary;
             if let Some(id) = ids.iter().find(|&&id| id as usize >= vocabulary) {

@@ -190,7 +190,12 @@ impl Store {
             Ok((row, views)) => {
                 let (expected, got) = (self.provenance.views * self.dim, views.len());
                 if got != expected {
-                    return Err(ultta::Error::Shape { what: "views of a picture", expected, got }.into());
+                    return Err(ultta::Error::Shape {
+                        what: ultta::What::Other("views of a picture"),
+                        expected,
+                        got,
+                    }
+                    .into());
                 }
                 self.rows.extend_from_slice(row);
                 self.views.extend_from_slice(views);

@@ -23,7 +23,7 @@ pub enum Error {
 
 impl Error {
     pub(crate) fn shape(what: &'static str, expected: usize, got: usize) -> Self {
-        Self::Core(ultta::Error::Shape { what, expected, got })
+        Self::Core(ultta::Error::Shape { what: ultta::What::Other(what), expected, got })
     }
 
     pub(crate) fn config(key: impl Into<String>, reason: impl Into<String>) -> Self {

@@ -72,7 +72,11 @@ impl<'a> Batch<'a> {
     /// Checks the size and cuts the patches.
     pub fn new(model: &Model, pixels: &'a [f32]) -> Result<Self> {
         if let Some(i) = pixels.iter().position(|v| !v.is_finite()) {
-            return Err(ultta::Error::NotFinite { what: "pixels", row: i / model.input_len() }.into());
+            return Err(ultta::Error::NotFinite {
+                what: ultta::What::Other("pixels"),
+                row: i / model.input_len(),
+            }
+            .into());
         }
         Ok(Self { patches: model.patches(pixels)?, pixels })
     }

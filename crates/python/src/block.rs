@@ -32,7 +32,7 @@ impl Block<'_> {
     ) -> PyResult<ultta::Step> {
         let (expected, got) = (session.head().dim(), self.rows.1);
         if expected != got {
-            return Err(raise(Error::Shape { what: "feature dimension", expected, got }));
+            return Err(raise(Error::Shape { what: ultta::What::Dimension, expected, got }));
         }
         let features = self.features(self.rows.0, got)?;
         let views = match self.views {

@@ -2,7 +2,7 @@
 
 use pyo3::PyErr;
 use pyo3::exceptions::{PyConnectionError, PyOSError, PyValueError};
-use ultta::Error;
+use ultta::{Error, What};
 
 /// `OSError` for files that cannot be read or written, `ValueError` for everything else the caller handed over.
 pub fn raise(error: Error) -> PyErr {
@@ -21,7 +21,7 @@ pub fn counts_differ(
     (got, given): (usize, &str),
 ) -> PyErr {
     let told = beside((got, given), (expected, of));
-    PyValueError::new_err(format!("{}{told}", Error::Shape { what, expected, got }))
+    PyValueError::new_err(format!("{}{told}", Error::Shape { what: What::Other(what), expected, got }))
 }
 
 /// A number with its noun.
@@ -72,12 +72,17 @@ fn advice(error: &Error, normalize: Option<bool>) -> String {
             "; scale the rows to unit length first, or pass normalize=True".into()
         }
         Error::NotUnit { .. } => "; scale the rows to unit length first".into(),
-        Error::Shape { what: "feature dimension", expected, got } if got > 0 => {
+        Error::Version { .. } => "; start a new session, or use the version of ultta that wrote it".into(),
+        Error::Shape { what: What::Dimension, expected, got } if got > 0 => {
             format!("; the rows have {got} numbers, the head's {expected}: do both come from one encoder?")
         }
-        Error::Shape { what: "learn marks", expected, got } => beside((got, "learn mark"), (expected, "row")),
-        Error::Shape { what: "times", expected, got } => beside((got, "time"), (expected, "row")),
-        Error::Shape { what: "view counts", expected, got } => beside((got, "view count"), (expected, "row")),
+        Error::Shape { what: What::LearnMarks, expected, got } => {
+            beside((got, "learn mark"), (expected, "row"))
+        }
+        Error::Shape { what: What::Times, expected, got } => beside((got, "time"), (expected, "row")),
+        Error::Shape { what: What::ViewCounts, expected, got } => {
+            beside((got, "view count"), (expected, "row"))
+        }
         _ => String::new(),
     }
 }

@@ -140,7 +140,7 @@ pub fn _check_rows(py: Python<'_>, features: &Bound<'_, PyAny>, head: &Head) -> 
     let rows = Matrix::of("features", features)?;
     let (data, expected, got) = (rows.data(), head.inner.dim(), rows.dim());
     if got != expected {
-        return Err(raise(Error::Shape { what: "feature dimension", expected, got }));
+        return Err(raise(Error::Shape { what: ultta::What::Dimension, expected, got }));
     }
     py.detach(|| Features::new(data, got)).map(drop).map_err(raise)
 }

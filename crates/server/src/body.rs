@@ -20,7 +20,7 @@ pub fn from_file(
 ) -> ultta::Result<Samples> {
     let file = open(bytes)?;
     if let Some(expected) = dim.filter(|&dim| dim != file.dim()) {
-        return Err(ultta::Error::Shape { what: "feature dimension", expected, got: file.dim() });
+        return Err(ultta::Error::Shape { what: ultta::What::Dimension, expected, got: file.dim() });
     }
     samples(&file, normalize)
 }

@@ -75,7 +75,7 @@ pub fn step(session: &mut Session, job: &Classify, most: usize, generation: u64)
             }
         });
     }
-    whole.ok_or(ultta::Error::Shape { what: "rows", expected: 1, got: 0 })
+    whole.ok_or(ultta::Error::Shape { what: ultta::What::Other("rows"), expected: 1, got: 0 })
 }
 
 #[cfg(test)]

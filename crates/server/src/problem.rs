@@ -119,15 +119,19 @@ impl Problem {
 impl From<ultta::Error> for Problem {
     fn from(error: ultta::Error) -> Self {
         use ultta::Error::*;
+        use ultta::What;
         match error.root() {
-            NotUnit { what: "features" | "views", norm, .. } if *norm > 0.0 => {
+            NotUnit { what: What::Features | What::Views, norm, .. } if *norm > 0.0 => {
                 Problem::invalid(format!("{error}; scale the rows to unit length, or send `normalize: true`"))
             }
             NotUnit { norm, .. } if *norm > 0.0 => {
                 Problem::invalid(format!("{error}; scale the rows to unit length"))
             }
-            Shape { what: "feature dimension", .. } => {
+            Shape { what: What::Dimension, .. } => {
                 Problem::invalid(format!("{error}; rows and head: do both come from one encoder?"))
+            }
+            Version { .. } => {
+                Problem::invalid(format!("{error}; use the build that wrote it, or a state of this one"))
             }
             NeedsViews { .. } => Problem::invalid(format!("{error}; send them as `views`")),
             OtherHead { .. } | OtherConfig { .. } | Delta { .. } | Gap { .. } => {
@@ -168,5 +172,19 @@ mod tests {
         assert!(detail(vec![3.0, 4.0]).contains("`normalize: true`"));
         assert!(!detail(vec![3.0, 4.0]).contains("--"), "flags belong to the command line");
         assert!(!detail(vec![0.0, 0.0]).contains("normalize"), "no scaling helps a row of zeros");
+    }
+
+    #[test]
+    fn rows_of_another_encoder_and_states_of_another_version_come_with_what_to_do() {
+        let head = || ultta::Head::new(vec![1.0, 0.0, 0.0, 1.0], 2, ["a", "b"], 1.0).unwrap();
+        let session = ultta::Session::new(head(), &ultta::Config::default()).unwrap();
+        let wide = ultta::Features::new(vec![1.0, 0.0, 0.0], 3).unwrap();
+        let detail = Problem::from(session.predict(&wide).unwrap_err()).detail;
+        assert!(detail.ends_with("do both come from one encoder?"), "{detail}");
+        let mut state = session.state();
+        state.metadata.insert("format".into(), "ultta-state-9".into());
+        let error = ultta::State::from_bytes(&state.to_bytes().unwrap()).unwrap_err();
+        let detail = Problem::from(error).detail;
+        assert!(detail.ends_with("; use the build that wrote it, or a state of this one"), "{detail}");
     }
 }

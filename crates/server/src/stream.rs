@@ -73,7 +73,7 @@ impl Size {
             return Err(Problem::too_large(format!("a request may have {most_rows} rows, got {rows}")));
         }
         if dim != expected {
-            return Err(ultta::Error::Shape { what: "feature dimension", expected, got: dim }.into());
+            return Err(ultta::Error::Shape { what: ultta::What::Dimension, expected, got: dim }.into());
         }
         Ok(())
     }

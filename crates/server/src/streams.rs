@@ -500,7 +500,7 @@ mod tests {
         assert!(paper.starts_with("preset: ") && paper.contains("paper") && paper.len() < 80, "{paper}");
         let many = [
             ("gate.keep", "0.5"),
-            ("gate.warm_up", "50"),
+            ("advanced.gate_warm_up", "50"),
             ("prior.frozen", "true"),
             ("prototypes.frozen", "true"),
             ("guard.enabled", "false"),

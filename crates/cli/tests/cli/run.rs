@@ -431,7 +431,7 @@ fn quiet_is_quiet() {
 #[test]
 fn settings_come_from_file_and_flags() {
     let folder = Folder::new();
-    folder.write("c.toml", "[unknown]\nscore = \"energy\"\nquantile = 0.2\n");
+    folder.write("c.toml", "[unknown]\nscore = \"energy\"\n[unknown.advanced]\nquantile = 0.2\n");
     let summary = folder.run(&["--config", "%/c.toml", "--json"]).success().json();
     assert!(summary["unknown_share"].as_f64().unwrap() > 0.0);
     let off = folder.run(&["--config", "%/c.toml", "--set", "unknown.score=off", "--json"]).success().json();

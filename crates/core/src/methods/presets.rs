@@ -24,7 +24,8 @@ pub static CARD: Card = Card {
     paper: "this project, after Kim, Ultra-Light Test-Time Adaptation for Vision-Language Models, 2025",
     own: true,
     merge: Some(trust::merge),
-    warm_up: Some((WARM_UP, "gate.warm_up")),
+    times: Some("advanced.update_seconds"),
+    warm_up: Some((WARM_UP, "advanced.gate_warm_up")),
     // Scores and teaching over all classes; the second moments; at most every 1024 samples a factorisation and C
     // solutions. Less where few classes are candidates, and once the moments are thinned.
     operations: Some(|c, d| 4.0 * c * d + 2.0 * d * d + (2.0 / 3.0 * d * d * d + 2.0 * c * d * d) / 1024.0),
@@ -38,18 +39,12 @@ pub static PAPER_CARD: Card = Card {
     // Scores and sums of all classes; an update of 8 numbers per class and dimension every 64 admitted samples.
     operations: Some(|c, d| 4.0 * c * d + 8.0 * c * d / 64.0),
     guarded: false,
+    times: Some("update.seconds"),
     ..BOTH
 };
 
 /// What the two cards have in common.
-const BOTH: Card = Card {
-    name: NAME,
-    presets: &["paper"],
-    guarded: true,
-    times: Some("update.seconds"),
-    reads_views: true,
-    ..Card::PLAIN
-};
+const BOTH: Card = Card { name: NAME, presets: &["paper"], guarded: true, reads_views: true, ..Card::PLAIN };
 
 /// Which of the two methods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -19,7 +19,7 @@ use super::cache::Cache;
 use super::math;
 use crate::adapter::{Adapter, Batch, Card, Grouping, Observed, Prediction, Readout, Vitals};
 use crate::config::in_range;
-use crate::{Error, FeatureFile, Features, Head, Result, Scores, State};
+use crate::{Error, FeatureFile, Features, Head, Result, Scores, State, What};
 
 /// Settings of Tip-Adapter.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -53,7 +53,7 @@ impl TipAdapterConfig {
             let (features, labels) = read_shots(&self.shots)?;
             if features.dim() != head.dim() {
                 return Err(Error::Shape {
-                    what: "dimension of the shots",
+                    what: What::Other("dimension of the shots"),
                     expected: head.dim(),
                     got: features.dim(),
                 });

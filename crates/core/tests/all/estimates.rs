@@ -71,7 +71,7 @@ fn every_class_has_an_estimate() {
 #[test]
 fn unknown_samples_are_neither_right_nor_wrong() {
     let world = World::small();
-    let settings = [("unknown.score", "max_softmax"), ("unknown.threshold", "1.0")];
+    let settings = [("unknown.score", "max_softmax"), ("unknown.advanced.threshold", "1.0")];
     let mut session = world.session(&config("ul-tta", &settings));
     let step = session.step(&world.rows(300, 4)).unwrap();
     assert!(step.rows.iter().all(|row| row.unknown));

@@ -1,7 +1,7 @@
 //! The laws that every adapter keeps. They run on every method of the registry: a new method is checked as soon as it
 //! is listed in `methods/mod.rs`. Every batch carries views, so methods that need them are fed.
 
-use crate::common::batch::{Block, DIM, VIEWS, block, build, head, noise, rows};
+use crate::common::batch::{Block, CLASSES, DIM, VIEWS, block, build, head, noise, rows};
 use ultta::internal::Batch;
 use ultta::{
     Config, Error, Features, Footing, Grouping, Growth, Head, Input, Prediction, Readout, Session, State,
@@ -11,6 +11,11 @@ use ultta::{
 /// The names of all methods and presets, made to last: tests name what failed by them.
 fn methods() -> impl Iterator<Item = &'static str> {
     ultta::names().into_iter().map(|name| &*name.leak())
+}
+
+/// All methods and presets, each with its card.
+fn cards() -> impl Iterator<Item = (&'static str, &'static ultta::Card)> {
+    methods().map(|name| (name, ultta::card(name).unwrap()))
 }
 
 #[test]
@@ -144,6 +149,36 @@ fn a_wrong_shape_or_a_foreign_state_leaves_the_state_alone() {
     }
 }
 
+/// Methods whose answers depend on the order in which the head lists its classes, each with the reason.
+const ORDERED: [(&str, &str); 0] = [];
+
+#[test]
+fn class_order_does_not_matter() {
+    const ROWS: usize = 240;
+    let head = head();
+    let mut order: Vec<usize> = (0..CLASSES).collect();
+    order.rotate_left(2);
+    order.swap(0, 3);
+    let prototypes: Vec<f32> = order.iter().flat_map(|&c| head.prototype(c).to_vec()).collect();
+    let names = order.iter().map(|&c| head.classes()[c].clone());
+    let other = Head::new(prototypes, DIM, names, head.logit_scale()).unwrap();
+    let here = block(&head, ROWS, 30);
+    let there = Block::new(&other, here.features.clone(), here.views.clone());
+    let largest_gap = |name: &str| {
+        let (a, b) =
+            (build(name, &head).step(&here.batch()).scores, build(name, &other).step(&there.batch()).scores);
+        let gaps = (0..ROWS).flat_map(|row| {
+            let (a, b) = (a.row(row), b.row(row));
+            order.iter().zip(b).map(|(&from, b)| (a[from] - b).abs()).collect::<Vec<_>>()
+        });
+        gaps.fold(0.0, f32::max)
+    };
+    for name in methods() {
+        let (gap, listed) = (largest_gap(name), ORDERED.iter().any(|(listed, _)| *listed == name));
+        assert_eq!(gap > 2e-3, listed, "{name}: scores differ by up to {gap}");
+    }
+}
+
 #[test]
 fn rows_that_must_not_teach_do_not() {
     let head = head();
@@ -223,21 +258,23 @@ fn with_format(mut state: State) -> State {
 
 #[test]
 fn cards_name_settings_that_exist() {
-    for card in ultta::cards() {
-        let settings: toml::Table = Config::named(card.name).unwrap().to_toml().parse().unwrap();
-        let named = card.files.iter().chain(&card.horizon).chain(&card.times).chain(card.answer_keys);
+    for (name, card) in cards() {
+        let settings: toml::Table = Config::named(name).unwrap().to_toml().parse().unwrap();
+        let warm_up = card.warm_up.map(|(_, key)| key);
+        let named =
+            card.files.iter().chain(&card.horizon).chain(&card.times).chain(&warm_up).chain(card.answer_keys);
         for key in named {
             let found = key.split('.').try_fold(&settings["method"][card.name], |value, key| value.get(key));
-            assert!(found.is_some(), "{}: no setting {key}", card.name);
+            assert!(found.is_some(), "{name}: no setting {key}");
         }
         for preset in card.presets {
-            assert!(ultta::card(&format!("{}:{preset}", card.name)).is_some(), "{}: {preset}", card.name);
+            assert!(ultta::card(&format!("{}:{preset}", card.name)).is_some(), "{name}: {preset}");
         }
         let sized = card.grouping == Grouping::Joint && !card.transductive;
-        assert_eq!(card.batch.is_some(), sized, "{}: batch of its paper", card.name);
-        assert!(!card.transductive || card.grouping == Grouping::Joint, "{}", card.name);
-        assert_eq!(card.bytes.is_some(), card.growth != Growth::Classes, "{}: bytes", card.name);
-        assert!(!card.summary.is_empty() && !card.paper.is_empty(), "{}", card.name);
+        assert_eq!(card.batch.is_some(), sized, "{name}: batch of its paper");
+        assert!(!card.transductive || card.grouping == Grouping::Joint, "{name}");
+        assert_eq!(card.bytes.is_some(), card.growth != Growth::Classes, "{name}: bytes");
+        assert!(!card.summary.is_empty() && !card.paper.is_empty(), "{name}");
     }
 }
 
@@ -258,28 +295,28 @@ fn one_method_is_the_baseline_and_one_our_own() {
 #[test]
 fn settings_of_answers_alone_do_not_reach_the_state() {
     let head = head();
-    for card in ultta::cards() {
-        let settings: toml::Table = Config::named(card.name).unwrap().to_toml().parse().unwrap();
-        let mut plain = Session::new(head.clone(), &Config::named(card.name).unwrap()).unwrap();
+    for (name, card) in cards() {
+        let settings: toml::Table = Config::named(name).unwrap().to_toml().parse().unwrap();
+        let mut plain = Session::new(head.clone(), &Config::named(name).unwrap()).unwrap();
         step_with_views(&mut plain, 60, 12);
         for key in card.answer_keys {
             let other = match &settings["method"][card.name][*key] {
                 toml::Value::Float(value) => (value / 2.0).to_string(),
                 toml::Value::Integer(value) => (value / 2).to_string(),
                 toml::Value::Boolean(value) => (!value).to_string(),
-                value => panic!("{}: {key} is {value}", card.name),
+                value => panic!("{name}: {key} is {value}"),
             };
-            let config = Config::resolve(None, Some(card.name), None, &[(key, &other)]).unwrap();
+            let config = Config::resolve(None, Some(name), None, &[(key, &other)]).unwrap();
             let mut session = Session::new(head.clone(), &config).unwrap();
             let loaded = session.load(&plain.state());
-            loaded.unwrap_or_else(|e| panic!("{}: {key} refuses the state: {e}", card.name));
+            loaded.unwrap_or_else(|e| panic!("{name}: {key} refuses the state: {e}"));
             let learnt = |config: &Config| {
                 let mut adapter = config.method.build(&head.clone().into()).unwrap();
                 adapter.step(&block(&head, 60, 12).batch());
                 adapter.save()
             };
-            let own = Config::named(card.name).unwrap();
-            assert_eq!(learnt(&config), learnt(&own), "{}: {key}", card.name);
+            let own = Config::named(name).unwrap();
+            assert_eq!(learnt(&config), learnt(&own), "{name}: {key}");
         }
     }
 }
@@ -321,6 +358,10 @@ fn the_table_of_methods_is_that_of_the_cards() {
             .collect();
         assert_eq!(told, cards, "docs/methods.md, {title}: expected the rows on the right");
     }
+    // A preset with a card of its own is told below the table.
+    let paper = ultta::card("ul-tta:paper").unwrap();
+    let told = format!("{} ({})", paper.summary, paper.paper);
+    assert!(written.contains(&told), "docs/methods.md: expected {told:?}");
 }
 
 #[test]
@@ -333,7 +374,7 @@ fn settings_that_a_card_names_take_effect() {
         Config::resolve(None, Some("tip-adapter"), None, &[("shots", "a.safetensors")]).unwrap().method;
     assert_eq!(shots.files(), [("method.tip_adapter.shots".to_string(), "a.safetensors".to_string())]);
     assert!(tda.files().is_empty() && !tda.uses_times());
-    let timed = Config::resolve(None, None, None, &[("update.seconds", "2")]).unwrap().method;
+    let timed = Config::resolve(None, None, None, &[("advanced.update_seconds", "2")]).unwrap().method;
     assert!(timed.uses_times() && !Config::default().method.uses_times());
 }
 

@@ -227,12 +227,7 @@ fn extreme_settings_stay_finite() {
             ("prototypes.half_life", "1"),
             ("advanced.half_life_per_class", "0"),
         ],
-        &[
-            ("gate.keep", "0"),
-            ("gate.warm_up", "0"),
-            ("advanced.gate_window", "1"),
-            ("advanced.gate_min_fill", "0"),
-        ],
+        &[("gate.keep", "0"), ("advanced.gate_warm_up", "0"), ("advanced.gate_window", "1")],
         &[("gate.keep", "1"), ("advanced.update_every", "1"), ("advanced.min_responsibility", "0")],
         &[
             ("advanced.min_responsibility", "1"),

@@ -46,6 +46,34 @@ fn rows_that_may_not_learn_teach_nothing() {
     }
 }
 
+/// README, `docs/faq.md` and the header of `ul_tta/mod.rs` tell when the image evidence enters the answers: after 257 samples,
+/// with more than 120 classes later. Until then answers are those of a session whose prototypes are frozen.
+#[test]
+fn what_classes_look_like_counts_from_about_the_260th_scene_on() {
+    let first_weight = |world: &World, rows: usize| {
+        let stream = world.rows(rows, 26);
+        let mut learning = world.session(&Config::default());
+        let mut frozen =
+            world.session(&Config::resolve(None, None, None, &[("prototypes.frozen", "true")]).unwrap());
+        let mut first = None;
+        for i in 0..rows {
+            let row = stream.slice(i..i + 1);
+            let (a, b) = (learning.step(&row).unwrap(), frozen.step(&row).unwrap());
+            let same = a.prediction.scores == b.prediction.scores && a.rows[0].prob == b.rows[0].prob;
+            if !same && first.is_none() {
+                first = Some(i);
+            }
+            assert!(first.is_some() || a.rows[0].label == b.rows[0].label, "row {i}");
+        }
+        assert_eq!(learning.health().scenes, rows as u64, "every row is a scene of its own");
+        assert_eq!(learning.health().evidence_weight > 0.0, first.is_some());
+        first
+    };
+    let first = first_weight(&World::small(), 400).expect("the evidence has weight");
+    assert!((257..300).contains(&first), "row {first}");
+    assert_eq!(first_weight(&World::new(160, 24, 25.0), 300), None, "more classes, a later start");
+}
+
 #[test]
 fn leaving_out_the_rows_that_may_not_learn_changes_no_other_answer() {
     let world = World::small();
@@ -74,7 +102,7 @@ fn unknown_rows_are_reported_and_teach_nothing() {
     let strangers = Features::normalized(strangers, 16).unwrap();
     for (score, threshold) in [("max_softmax", "0.99999"), ("energy", "1000")] {
         for preset in ["ul-tta", "ul-tta:paper"] {
-            let settings = [("unknown.score", score), ("unknown.threshold", threshold)];
+            let settings = [("unknown.score", score), ("unknown.advanced.threshold", threshold)];
             let mut session = world.session(&quick(preset, &settings));
             let before = learnt(&session);
             let step = session.step(&strangers).unwrap();
@@ -85,7 +113,7 @@ fn unknown_rows_are_reported_and_teach_nothing() {
         }
     }
     // by quantile some are, and none of them teaches
-    let settings = [("unknown.score", "max_softmax"), ("unknown.quantile", "0.2")];
+    let settings = [("unknown.score", "max_softmax"), ("unknown.advanced.quantile", "0.2")];
     let mut session = world.session(&quick("ul-tta", &settings));
     let step = session.step(&world.rows(600, 32)).unwrap();
     let unknown = step.rows.iter().filter(|r| r.unknown).count();
@@ -151,8 +179,10 @@ fn updates_follow_the_times_passed_in() {
     let world = World::small();
     let rows = world.rows(600, 37);
     for preset in ["ul-tta", "ul-tta:paper"] {
-        let config =
-            quick(preset, &[("update.seconds", "10"), in_preset(preset, ("update.every", "1000000"))]);
+        let config = quick(
+            preset,
+            &[in_preset(preset, ("update.seconds", "10")), in_preset(preset, ("update.every", "1000000"))],
+        );
         let mut still = world.session(&config);
         still.step(Input { times: Some(&[5.0; 600]), ..Input::new(&rows) }).unwrap();
         assert_eq!(still.health().movement_max, 0.0, "{preset}: no time passed");

@@ -154,7 +154,12 @@ pub fn from_json(
         Some(Learn::Each(marks)) => Some(marks),
     };
     if let Some(refs) = request.refs.as_ref().filter(|refs| refs.len() != rows) {
-        return Err(ultta::Error::Shape { what: "refs", expected: rows, got: refs.len() }.into());
+        return Err(ultta::Error::Shape {
+            what: ultta::What::Other("refs"),
+            expected: rows,
+            got: refs.len(),
+        }
+        .into());
     }
     let views = request.views.map(|views| json_views(views, dim, normalize)).transpose()?;
     let samples = Samples::new(Features::checked(data, dim, normalize)?, learn, request.times, views)?;
@@ -170,7 +175,12 @@ pub fn from_json(
 fn json_views(views: Vec<Matrix>, dim: usize, normalize: bool) -> Result<Views, Problem> {
     let counts: Vec<usize> = views.iter().map(|view| view.rows).collect();
     if let Some(view) = views.iter().find(|view| view.rows > 0 && view.dim != dim) {
-        return Err(ultta::Error::Shape { what: "length of a view", expected: dim, got: view.dim }.into());
+        return Err(ultta::Error::Shape {
+            what: ultta::What::Other("length of a view"),
+            expected: dim,
+            got: view.dim,
+        }
+        .into());
     }
     let data: Vec<f32> = views.into_iter().flat_map(|view| view.data).collect();
     Ok(Views { features: Features::checked(data, dim, normalize)?, counts })

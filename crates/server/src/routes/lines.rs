@@ -199,7 +199,7 @@ fn from_line(line: &Line, dim: usize, normalize: bool) -> Result<Samples, Proble
     // A row of the wrong length is told so, not that its norm is wrong.
     if line.features.len() != dim {
         let (expected, got) = (dim, line.features.len());
-        return Err(ultta::Error::Shape { what: "feature dimension", expected, got }.into());
+        return Err(ultta::Error::Shape { what: ultta::What::Dimension, expected, got }.into());
     }
     let (features, views) = Features::of_line(line, normalize)?;
     let views = views.map(|features| Views { counts: vec![features.rows()], features });

@@ -78,7 +78,7 @@ async fn answer_pictures(
             let request: PicturesRequest = aside(bytes.len(), || json(&bytes))?;
             if let Some(names) = request.refs.as_ref().filter(|r| r.len() != request.pictures.len()) {
                 let (expected, got) = (request.pictures.len(), names.len());
-                return Err(ultta::Error::Shape { what: "refs", expected, got }.into());
+                return Err(ultta::Error::Shape { what: ultta::What::Other("refs"), expected, got }.into());
             }
             extent.top = request.top.map_or(extent.top, |top| top as usize);
             extent.probs = request.probs.unwrap_or(extent.probs);

@@ -467,7 +467,12 @@ fn input_samples(request: &mut InferRequest, binary: &[u8], size: Size) -> Resul
         _ => return Err(Problem::invalid("features: expected either data or binary_data_size")),
     };
     if data.len() != expected {
-        return Err(ultta::Error::Shape { what: "values in features", expected, got: data.len() }.into());
+        return Err(ultta::Error::Shape {
+            what: ultta::What::Other("values in features"),
+            expected,
+            got: data.len(),
+        }
+        .into());
     }
     let normalize = request.parameters.unwrap_or_default().normalize.unwrap_or(false);
     Ok(Samples::plain(Features::checked(data, dim, normalize)?))

@@ -275,10 +275,10 @@ fn the_log_is_compacted_and_nothing_is_lost() {
 fn clocks_that_run_backwards_are_lifted_here_and_in_the_log() {
     let folder = tempfile::tempdir().unwrap();
     let service = Service::start(config(folder.path()));
-    let body = json!({"name": "default", "head_base64": encode(&head().to_bytes().unwrap()), "settings": {"update.seconds": 5}});
+    let body = json!({"name": "default", "head_base64": encode(&head().to_bytes().unwrap()), "settings": {"advanced.update_seconds": 5}});
     assert_eq!(service.post("/v1/streams", &body).0, 201);
     let features = rows(300);
-    let settings = [("update.seconds", "5")];
+    let settings = [("advanced.update_seconds", "5")];
     let mut session =
         ultta::Session::new(head(), &Config::resolve(None, None, None, &settings).unwrap()).unwrap();
     let mut latest = f64::MIN;

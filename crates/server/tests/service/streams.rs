@@ -296,7 +296,7 @@ fn neither_samples_nor_labels_teach_a_frozen_stream() {
 fn time_starts_again_with_the_state() {
     let folder = tempfile::tempdir().unwrap();
     let service = Service::start(config(folder.path()));
-    let settings = json!({"update.seconds": 1.0, "advanced.update_every": 100_000});
+    let settings = json!({"advanced.update_seconds": 1.0, "advanced.update_every": 100_000});
     let head = json!({"name": "timed", "settings": settings, "head": head_body()});
     let (status, made) = service.post("/v1/streams", &head);
     assert_eq!(status, 201, "{made}");

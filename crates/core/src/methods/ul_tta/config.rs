@@ -24,8 +24,6 @@ pub struct DefaultConfig {
     pub prior: PriorConfig,
     /// The emitted probabilities.
     pub calibration: CalibrationConfig,
-    /// When what was learnt enters the answers.
-    pub update: UpdateConfig,
     /// Delayed labels.
     pub feedback: FeedbackConfig,
     /// Settings that hardly anybody needs to change.
@@ -38,8 +36,6 @@ pub struct DefaultConfig {
 pub struct GateChoice {
     /// Share of recent samples that would pass; 1 admits every sample after the warm-up.
     pub keep: f64,
-    /// The first samples that do not teach the image evidence.
-    pub warm_up: u64,
 }
 
 /// The image evidence: class means of the stream's own images.
@@ -83,14 +79,6 @@ pub struct CalibrationConfig {
     pub rule: CalibrationRule,
 }
 
-/// When what was learnt enters the answers.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct UpdateConfig {
-    /// After this many seconds, too; 0 is off. By samples: `advanced.update_every`.
-    pub seconds: f64,
-}
-
 /// Delayed labels.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -117,7 +105,7 @@ pub enum Responsibilities {
 #[allow(missing_docs)] // explained in config/default.toml
 pub struct Advanced {
     pub gate_window: usize,
-    pub gate_min_fill: usize,
+    pub gate_warm_up: u64,
     pub responsibilities: Responsibilities,
     pub min_responsibility: f64,
     pub half_life_per_class: f64,
@@ -146,9 +134,8 @@ pub struct Advanced {
     pub tau_max: f64,
     pub label_strength: f64,
     pub update_every: u64,
-    pub update_every_most: u64,
+    pub update_seconds: f64,
     pub scene_near: f64,
-    pub scene_near_logits: f64,
     pub correctable: usize,
     pub restart_at: f64,
     pub frozen_share: f64,
@@ -164,7 +151,6 @@ impl Default for DefaultConfig {
             prototypes: Default::default(),
             prior: Default::default(),
             calibration: Default::default(),
-            update: Default::default(),
             feedback: Default::default(),
             advanced: Default::default(),
         }
@@ -173,7 +159,7 @@ impl Default for DefaultConfig {
 
 impl Default for GateChoice {
     fn default() -> Self {
-        Self { keep: 0.9, warm_up: 100 }
+        Self { keep: 0.9 }
     }
 }
 
@@ -193,7 +179,7 @@ impl Default for Advanced {
     fn default() -> Self {
         Self {
             gate_window: 512,
-            gate_min_fill: 30,
+            gate_warm_up: 100,
             responsibilities: Responsibilities::Fused,
             min_responsibility: 3e-3,
             half_life_per_class: 32.0,
@@ -222,9 +208,8 @@ impl Default for Advanced {
             tau_max: 5.0,
             label_strength: 10.0,
             update_every: 128,
-            update_every_most: 1024,
+            update_seconds: 0.0,
             scene_near: 0.25,
-            scene_near_logits: 0.5,
             correctable: 1024,
             restart_at: 3.0,
             frozen_share: 0.1,
@@ -232,6 +217,9 @@ impl Default for Advanced {
         }
     }
 }
+
+/// The gate admits nothing while it holds fewer samples: a quantile of fewer says little.
+const GATE_MIN_FILL: usize = 30;
 
 impl DefaultConfig {
     /// The settings that the numbers in a saved state depend on: under others they would mean something else.
@@ -263,8 +251,8 @@ impl DefaultConfig {
             keep: self.gate.keep,
             keep_margin: 0.0,
             window: self.advanced.gate_window,
-            min_fill: self.advanced.gate_min_fill,
-            warm_up: self.gate.warm_up,
+            min_fill: GATE_MIN_FILL,
+            warm_up: self.advanced.gate_warm_up,
         }
     }
 
@@ -282,7 +270,6 @@ impl DefaultConfig {
         range("gate.keep", self.gate.keep, 0.0, 1.0)?;
         range("prototypes.half_life", self.prototypes.half_life, 1.0, inf)?;
         check_start(&self.prior.start, n_classes)?;
-        range("update.seconds", self.update.seconds, 0.0, inf)?;
         range("feedback.remember", self.feedback.remember as f64, 1.0, 1e6)?;
         let a = &self.advanced;
         range("advanced.gate_window", a.gate_window as f64, 1.0, 1e6)?;
@@ -328,9 +315,8 @@ impl DefaultConfig {
         range("advanced.tau_max", a.tau_max, 1e-3, 1e3)?;
         range("advanced.label_strength", a.label_strength, 0.0, 1e12)?;
         range("advanced.update_every", a.update_every as f64, 1.0, 1e12)?;
-        range("advanced.update_every_most", a.update_every_most as f64, 1.0, 1e12)?;
+        range("advanced.update_seconds", a.update_seconds, 0.0, inf)?;
         range("advanced.scene_near", a.scene_near, 0.0, 1.0)?;
-        range("advanced.scene_near_logits", a.scene_near_logits, 0.0, 1.0)?;
         range("advanced.correctable", a.correctable as f64, 0.0, 1e6)?;
         range("advanced.restart_at", a.restart_at, 1.0, inf)?;
         range("advanced.frozen_share", a.frozen_share, 0.0, 0.5)?;

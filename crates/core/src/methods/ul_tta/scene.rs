@@ -5,7 +5,7 @@
 //! A row z with frozen logits l is a near-copy of the scene with mean feature m and mean logits L if both hold:
 //!
 //! ```text
-//! 1 − cos(z, m) < near · spread             RMS of (l − L), centred < near_logits · nats
+//! 1 − cos(z, m) < near · spread             RMS of (l − L), centred < ½ · nats
 //! ```
 //!
 //! What near means is learnt from the stream: `spread` is how far apart independent pictures are (1 − cosine to their
@@ -29,6 +29,9 @@ const SPREAD_START: f64 = 0.4;
 
 /// The same in nats of a logit.
 const NATS_START: f64 = 2.0;
+
+/// The logits of a near-copy differ by less than this share of how much those of two pictures do.
+const NEAR_LOGITS: f64 = 0.5;
 
 /// Scenes that the start values are worth.
 const START_WORTH: f64 = 20.0;
@@ -55,9 +58,8 @@ const MAX_ID: u64 = 1 << 62;
 /// The scene at hand, and what near means in this stream.
 #[derive(Clone, Debug)]
 pub(super) struct Scene {
-    /// `near`, and the square of `near_logits`.
+    /// `near` above (`advanced.scene_near`).
     near: f64,
-    near_logits_squared: f64,
     /// Mean feature, not of unit length, and mean frozen logits. Empty before the first row.
     pub mean: Vec<f32>,
     pub logits: Vec<f32>,
@@ -90,7 +92,6 @@ impl Scene {
     pub(super) fn new(a: &Advanced, classes: usize, dim: usize) -> Self {
         Self {
             near: a.scene_near,
-            near_logits_squared: a.scene_near_logits * a.scene_near_logits,
             mean: Vec::new(),
             logits: Vec::new(),
             mix: vec![1.0; classes],
@@ -116,7 +117,7 @@ impl Scene {
             let n = logits.len() as f32;
             let mean = fold_lanes(logits, &self.logits, |a, b| a - b) / n;
             let squares = fold_lanes(logits, &self.logits, |a, b| (a - b - mean) * (a - b - mean)) / n;
-            (squares as f64) < self.near_logits_squared * self.apart.nats_squared()
+            (squares as f64) < NEAR_LOGITS * NEAR_LOGITS * self.apart.nats_squared()
         }
     }
 

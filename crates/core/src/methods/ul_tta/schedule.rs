@@ -6,9 +6,12 @@
 
 use super::UlTta;
 
-/// An update comes after this share of the samples that the evidence has seen, within the bounds of the settings: updates become
+/// An update comes after this share of the samples that the evidence has seen, at least `advanced.update_every`: updates become
 /// rarer as there is more evidence, because each then changes less. Evidence that was dropped starts again.
 const UPDATE_SHARE: u64 = 8;
+
+/// Most samples between two updates, and at most half a half-life: what was learnt must not wait while the stream goes on.
+const UPDATE_MOST: u64 = 1024;
 
 impl UlTta {
     /// Samples of the group, counted in own ones.
@@ -19,20 +22,19 @@ impl UlTta {
 
     /// Samples before the evidence learns.
     pub(super) fn warm_up(&self) -> u64 {
-        self.in_own(self.config.gate.warm_up)
+        self.in_own(self.config.advanced.gate_warm_up)
     }
 
     /// Whether an update follows the sample: by count, or by time where times are given.
     pub(super) fn update_is_due(&mut self, counts: bool, time: Option<f64>) -> bool {
-        let seconds = self.config.update.seconds;
+        let seconds = self.config.advanced.update_seconds;
         let by_time = match (time, self.updated_at) {
             (Some(now), Some(last)) => seconds > 0.0 && self.since_update > 0 && now - last >= seconds,
             _ => false,
         };
-        let most = self.config.advanced.update_every_most;
         let (most, samples) = match &self.evidence {
-            Some(evidence) => (most.min(evidence.half_life() as u64 / 2), evidence.samples()),
-            None => (most, self.seen),
+            Some(evidence) => (UPDATE_MOST.min(evidence.half_life() as u64 / 2), evidence.samples()),
+            None => (UPDATE_MOST, self.seen),
         };
         let enough = self.in_own(self.config.advanced.update_every).max(most.min(samples / UPDATE_SHARE));
         let due = (counts && self.since_update >= enough) || by_time;

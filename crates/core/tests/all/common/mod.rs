@@ -279,26 +279,25 @@ pub fn config(method: &str, settings: &[(&str, &str)]) -> Config {
 type Setting = (&'static str, &'static str);
 
 /// Windows and intervals small enough that a few hundred samples pass all of them many times.
-const QUICK: [Setting; 4] = [
-    ("gate.warm_up", "40"),
-    ("feedback.remember", "160"),
-    ("guard.advanced.window", "64"),
-    ("guard.advanced.patience", "256"),
-];
-const QUICK_DEFAULT: [Setting; 5] = [
+const QUICK: [Setting; 3] =
+    [("feedback.remember", "160"), ("guard.advanced.window", "64"), ("guard.advanced.patience", "256")];
+const QUICK_DEFAULT: [Setting; 6] = [
+    ("advanced.gate_warm_up", "40"),
     ("advanced.update_every", "32"),
     ("advanced.gate_window", "64"),
     ("advanced.scale_window", "96"),
     ("advanced.scale_min_rows", "40"),
     ("advanced.match_window", "128"),
 ];
-const QUICK_PAPER: [Setting; 3] =
-    [("update.every", "32"), ("gate.window", "64"), ("temperature.window", "128")];
+const QUICK_PAPER: [Setting; 4] =
+    [("gate.warm_up", "40"), ("update.every", "32"), ("gate.window", "64"), ("temperature.window", "128")];
 
 /// A setting of the published algorithm as the default has it, where `preset` is the default.
 pub fn in_preset<'a>(preset: &str, (key, value): (&'a str, &'a str)) -> (&'a str, &'a str) {
     match (preset, key) {
         ("ul-tta", "gate.enabled") if value == "false" => ("gate.keep", "1"),
+        ("ul-tta", "gate.warm_up") => ("advanced.gate_warm_up", value),
+        ("ul-tta", "update.seconds") => ("advanced.update_seconds", value),
         ("ul-tta", "update.every") => ("advanced.update_every", value),
         ("ul-tta", "feedback.prior_strength") => ("advanced.label_strength", value),
         ("ul-tta", "min_responsibility") => ("advanced.min_responsibility", value),
@@ -336,7 +335,7 @@ pub fn independent_variants() -> Vec<(String, Config)> {
 fn switches() -> Vec<(String, Config)> {
     let start = "[0.19, 0.01, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.15, 0.05]";
     let mut all = Vec::new();
-    let unknown: &[Setting] = &[("unknown.score", "max_softmax"), ("unknown.quantile", "0.1")];
+    let unknown: &[Setting] = &[("unknown.score", "max_softmax"), ("unknown.advanced.quantile", "0.1")];
     let switches: &[(&str, &[Setting])] = &[
         ("quick", &[]),
         ("no gate", &[("gate.enabled", "false")]),
@@ -361,7 +360,7 @@ fn switches() -> Vec<(String, Config)> {
         ("ul-tta", "prior under a cap", &[("advanced.prior_kl_max", "0.05")]),
         ("ul-tta", "calibrated by labels", &[("calibration.rule", "labels")]),
         ("ul-tta", "not calibrated", &[("calibration.rule", "off")]),
-        ("ul-tta", "energy", &[("unknown.score", "energy"), ("unknown.quantile", "0.2")]),
+        ("ul-tta", "energy", &[("unknown.score", "energy"), ("unknown.advanced.quantile", "0.2")]),
         ("ul-tta:paper", "single temperature", &[("temperature.single", "true")]),
         ("ul-tta:paper", "schedule", &[("schedule.samples", "200")]),
         (
