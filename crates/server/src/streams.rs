@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use ultta::{Config, Error, Head, State};
 
 use crate::clock::Clock;
-use crate::deliver::Outbox;
+use crate::deliver::{GONE, Notice, Outbox};
 use crate::metrics::Metrics;
 use crate::owner::{Owner, Parts};
 use crate::problem::Problem;
@@ -21,6 +21,7 @@ use crate::settings::{Durability, Limits, ServerConfig};
 use crate::shadow::{Shadow, Shadows};
 use crate::store::{Folder, Meta};
 use crate::stream::Stream;
+use crate::verdict::Verdict;
 
 /// What a new stream is made of.
 #[derive(Clone, Debug)]
@@ -103,6 +104,7 @@ impl Streams {
             if let Some(failure) = failure {
                 let reason = format!("it could not be opened: {failure}");
                 tracing::error!(stream = name, reason, "damaged");
+                streams.tell(name, "verdict", Verdict::unopened(&reason));
                 streams.damaged_names().insert(name.clone(), reason);
             }
         }
@@ -238,8 +240,7 @@ impl Streams {
         if self.is_damaged(name) {
             tokio::task::block_in_place(|| Folder::remove(&self.root.join(name)))?;
             self.damaged_names().remove(name);
-            self.metrics.forget(name);
-            tracing::info!(stream = name, "deleted");
+            self.forget(name);
             return Ok(());
         }
         let stream = self.get(name)?;
@@ -251,9 +252,21 @@ impl Streams {
         stream.stop().await;
         tokio::task::block_in_place(|| Folder::remove(stream.folder.path()))?;
         self.write().remove(name);
-        self.metrics.forget(name);
-        tracing::info!(stream = name, "deleted");
+        self.forget(name);
         Ok(())
+    }
+
+    /// Nobody keeps the last word of a stream that is gone.
+    fn forget(&self, name: &str) {
+        self.metrics.forget(name);
+        self.tell(name, GONE, Verdict::deleted());
+        tracing::info!(stream = name, "deleted");
+    }
+
+    /// Tells whoever subscribed of a stream that has no owner.
+    fn tell(&self, name: &str, event: &'static str, verdict: Verdict) {
+        let (stream, time) = (name.to_string(), self.clock.now());
+        self.outbox.send(&Notice { event, stream, time, alarm: None, verdict });
     }
 
     /// Finishes every stream: what was accepted is done, states are written.
