@@ -1,6 +1,6 @@
 // The dashboard in headless Chromium: real clicks, no console errors, screenshots.
 //   SHOTS=folder FEATURES=features.npy LABELS=labels.json TOKEN=… node page.js URL
-const { assert, launch, level: shown, post, remove, row, send, shots, truth, url } = require("./browser.js");
+const { assert, call, launch, level: shown, post, remove, row, send, shots, truth, url } = require("./browser.js");
 (async () => {
   // Some seconds of traffic with labels, so that there is something to see.
   const traffic = async (from, seconds) => {
@@ -79,12 +79,10 @@ const { assert, launch, level: shown, post, remove, row, send, shots, truth, url
   await page.click("#class-rows button");
   await page.waitForSelector("td.story svg");
   assert.strictEqual(await page.getAttribute("#class-rows button", "aria-expanded"), "true");
-  // its estimate is that of the table, with a band
-  await page.waitForFunction(() => {
-    const legend = document.querySelectorAll("td.story .legend")[2]?.textContent.match(/estimated right ([\d.]+) %/);
-    const cell = document.querySelector("#class-rows tr td:nth-child(5)").textContent;
-    return legend && Math.abs(parseFloat(legend[1]) - parseFloat(cell)) < 3 && document.querySelector("td.story path[opacity]");
-  });
+  // its curve is the estimated accuracy, with a band
+  const { points } = await call("GET", `/v1/streams/default/classes/${await page.getAttribute("#class-rows button", "data-label")}/history`);
+  const right = `estimated right ${(100 * points.at(-1).estimate.top1).toFixed(1)} %`;
+  await page.waitForFunction(right => document.querySelectorAll("td.story .legend")[2]?.textContent === right && document.querySelector("td.story [opacity]"), right);
   await page.screenshot({ path: shots + "/story.png", fullPage: true });
   await page.click("#class-rows button");
   // all streams at a glance: a second one is chosen by its card
