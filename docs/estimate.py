@@ -196,6 +196,8 @@ def grouped(runs, with_them, alone):
         means = {k: [100 * statistics.mean(e[i] for e in v) for i in range(2)] for k, v in groups.items()}
         worse = {k: f"{a:.1f} for {b:.1f}" for k, (a, b) in means.items() if a > b}
         print(f"  (by {key}: worse with labels in {len(worse)} of {len(means)}: {worse})")
+    more = [100 * (a - b) for a, b in zip(with_them, alone) if a > b]
+    print(f"  (by cell: worse with labels in {len(more)} of {len(runs)}, by {statistics.median(more or [0]):.1f} points in the median)")
 
 
 def with_labels(args, runs, fitted):

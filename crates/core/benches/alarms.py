@@ -82,7 +82,7 @@ def numbers(rows, prototypes, scale):
     last, earlier, left, rng = deque(), [], 0, np.random.default_rng(0)
     for i, z in enumerate(rows):
         m, r = total / max(i, 1), recent / max(weight, 1.0)
-        look[i] = (z - m) @ (r - m)
+        look[i] = (z - m) @ (r - m) / np.sqrt(((r - m) ** 2).sum() + 1e-12)
         total, recent, weight = total + z, recent * fade + z, weight * fade + 1
         mix[i] = last.count(labels[i]) - earlier.count(labels[i])
         if len(last) == 64:
@@ -107,7 +107,7 @@ def told(ultta, head, *flags):
     """Scenes and alarms of a run."""
     command = [ultta, "run", "--head", head, "--normalize", "--json", "--quiet", *flags]
     out = json.loads(subprocess.run([str(c) for c in command], capture_output=True, text=True, check=True).stdout)
-    return out["health"]["scenes"], len(out["alarms"])
+    return out["health"]["scenes"], out["health"]["alarms"]
 
 
 def shots(z, rng, frames=30, most=1000, share=0.07):

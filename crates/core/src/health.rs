@@ -23,7 +23,7 @@ pub struct Health {
     pub flip_share: f64,
     /// Samples answered differently from zero-shot, since the start.
     pub flips: u64,
-    /// Running share of unknown samples.
+    /// Running share of unknown samples, by verdicts from 0 on (half-life `unknown.advanced.share_half_life`).
     pub unknown_share: f64,
     /// KL(π‖π⁰) of the class prior.
     pub prior_kl: f64,
@@ -65,7 +65,8 @@ pub struct Health {
     pub estimate_labels: u64,
     /// Share of the samples whose set of classes is to hold the truth; 0 where no sets are asked for.
     pub coverage: f64,
-    /// Whether labels back this up; without them the sets are credible sets, as right as the probabilities are.
+    /// Whether labels back this up: 20, after a change 20 since, and one of late. Without them the sets are credible sets, as right
+    /// as the probabilities are.
     pub coverage_promise: bool,
     /// Labels that came for samples with sets.
     pub coverage_labels: u64,

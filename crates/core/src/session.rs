@@ -380,7 +380,7 @@ impl Session {
             admitted_share: self.guard.admitted_share(),
             flip_share: self.guard.flip_share(),
             flips: self.totals.flips,
-            unknown_share: self.unknown.share(),
+            unknown_share: self.unknown.rejected(),
             prior_kl: vitals.prior_kl,
             movement_max: vitals.movement_max,
             movement_mean: vitals.movement_mean,

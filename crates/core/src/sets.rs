@@ -15,12 +15,15 @@
 //! *After a change* (an alarm, [`crate::alarm`]) labels of before count little, and until new ones have come fewer misses are
 //! allowed.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::VecDeque;
 
 use crate::kernels::{indices_above, vectorised};
 use crate::{Error, Result, State};
 
-/// Labels from which on there is a promise.
+/// Labels from which on there is a promise; after a change, labels for samples since.
 const PROMISED: u64 = 20;
 
 /// How far a label moves the share of misses that is allowed.
@@ -57,7 +60,7 @@ const EVERY: u64 = 32;
 /// Half-life, in samples, of the probabilities that are looked at.
 const BELIEF_HALF_LIFE: f64 = 180.0;
 
-/// Samples that labels may come for.
+/// Samples that labels may come for. Where none has come for so many samples there is no promise.
 const REMEMBERED: usize = 8192;
 
 /// Classes that are kept of each of them.
@@ -70,21 +73,23 @@ const NONE: u32 = u32::MAX;
 const SIZE_HALF_LIFE: f64 = 1000.0;
 
 /// A set as it was given.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 struct Given {
-    /// Largest mass of a class in it.
-    most: f32,
+    /// How many classes it holds.
+    held: u32,
     /// The most probable classes, their masses, and the mass of any other.
     classes: [u32; BEST],
     masses: [f32; BEST],
     beyond: f32,
+    /// The classes of the set that are not among these; none if it holds all classes there are.
+    more: Box<[u32]>,
 }
 
 /// What can be said of the sets.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct SetsHealth {
     pub coverage: f64,
-    /// Whether there are labels enough for a promise.
+    /// Whether there are labels enough for a promise: since the last change, and lately.
     pub promise: bool,
     pub labels: u64,
     /// Share of the labels that the set of their sample held.
@@ -110,6 +115,8 @@ pub(crate) struct Sets {
     next_id: u64,
     labels: u64,
     held: u64,
+    /// Id behind the newest sample that a label came for.
+    labelled_id: u64,
     /// Id behind the last sample before a change that is not yet heard of, and before the last one that is; 0 if there is none.
     pending: u64,
     changed: u64,
@@ -132,6 +139,7 @@ impl Sets {
             next_id: 0,
             labels: 0,
             held: 0,
+            labelled_id: 0,
             pending: 0,
             changed: 0,
             since: 0,
@@ -158,9 +166,13 @@ impl Sets {
             self.aim();
         }
         let mut set = found(probs, self.threshold.min(among_best(probs)));
-        let given = Given::new(self.most, &set, probs, &mut self.belief);
+        let mut given = Given::new(&set, probs, &mut self.belief);
         let held = set.iter().take_while(|&&class| probs[class as usize] >= self.threshold).count();
         set.truncate(held);
+        given.held = held as u32;
+        if held > BEST && held < probs.len() {
+            given.more = Box::from(&set[BEST..]);
+        }
         if id != self.next_id {
             self.given.clear();
         }
@@ -190,9 +202,10 @@ impl Sets {
         let place = id.checked_sub(first).and_then(|place| usize::try_from(place).ok());
         let Some(given) = place.and_then(|place| self.given.get_mut(place)) else { return };
         let Some(mass) = given.mass(label) else { return };
-        let missed = mass > given.most;
+        let missed = !given.holds(label);
         given.classes[0] = NONE;
         self.labels += 1;
+        self.labelled_id = self.labelled_id.max(id + 1);
         self.held += u64::from(!missed);
         let step = STEP * (1.0 - self.coverage - f64::from(u8::from(missed)));
         self.level = (self.level + step).clamp(-STEP, 1.0 + STEP);
@@ -255,10 +268,17 @@ impl Sets {
         1.0
     }
 
+    /// Whether labels tell of the stream as it is now.
+    fn promise(&self) -> bool {
+        let since = if self.changed == 0 { self.labels } else { self.since };
+        let lately = self.next_id.saturating_sub(self.labelled_id) <= REMEMBERED as u64;
+        self.pending == 0 && since >= PROMISED && lately
+    }
+
     pub(crate) fn health(&self) -> SetsHealth {
         SetsHealth {
             coverage: self.coverage,
-            promise: self.labels >= PROMISED,
+            promise: self.promise(),
             labels: self.labels,
             held: if self.labels > 0 { self.held as f64 / self.labels as f64 } else { 0.0 },
             size: self.size,
@@ -267,13 +287,18 @@ impl Sets {
 
     /// Bytes when everything is there.
     pub(crate) fn bytes(&self) -> usize {
-        REMEMBERED * size_of::<Given>() + LABELLED * size_of::<[f32; 2]>() + 8 * BINS + 4 * (BINS + 1)
+        let more = 4 * (self.size as usize).saturating_sub(BEST);
+        REMEMBERED * (size_of::<Given>() + more)
+            + LABELLED * size_of::<[f32; 2]>()
+            + 8 * BINS
+            + 4 * (BINS + 1)
     }
 
     pub(crate) fn save(&self, state: &mut State) {
         let given = || self.given.iter();
-        let most = given().flat_map(|g| [g.most, g.beyond]);
-        state.put("sets.given.most", &most.collect::<Vec<_>>());
+        state.put("sets.given.held", &given().map(|g| g.held).collect::<Vec<_>>());
+        state.put("sets.given.beyond", &given().map(|g| g.beyond).collect::<Vec<_>>());
+        state.put("sets.given.more", &given().flat_map(|g| g.more.iter().copied()).collect::<Vec<_>>());
         state.put("sets.given.classes", given().map(|g| g.classes).collect::<Vec<_>>().as_flattened());
         state.put("sets.given.masses", given().map(|g| g.masses).collect::<Vec<_>>().as_flattened());
         state.put("sets.masses", self.labelled.iter().copied().collect::<Vec<_>>().as_flattened());
@@ -281,22 +306,30 @@ impl Sets {
         state.put("sets.believed.above", &self.belief.above);
         state.put(
             "sets.counted",
-            &[self.next_id, self.labels, self.held, self.pending, self.changed, self.since],
+            &[self.next_id, self.labels, self.held, self.pending, self.changed, self.since, self.labelled_id],
         );
         state.put("sets.level", &[self.level, self.size]);
         state.put("sets.most", &[self.most, self.threshold.min(2.0)]);
     }
 
     pub(crate) fn load(&mut self, state: &State, classes: usize) -> Result<()> {
-        // States of earlier builds have probabilities in the place of masses: sets begin anew.
-        if !state.has("sets.counted") {
+        // States of earlier builds do not have the sets as they were given: sets begin anew.
+        if !state.has("sets.given.held") {
             return Ok(());
         }
-        let [next_id, labels, held, pending, changed, since] = state.counts("sets.counted")?;
-        let most = state.get::<f32>("sets.given.most")?;
-        let n = most.len() / 2;
-        if most.len() % 2 > 0 || n > REMEMBERED || most.iter().any(|m| !(-1.0..=1.0).contains(m)) {
-            return Err(Error::state("sets.given.most: too many, or out of range"));
+        let [next_id, labels, held, pending, changed, since, labelled_id] = state.counts("sets.counted")?;
+        let sizes = state.get::<u32>("sets.given.held")?;
+        let n = sizes.len();
+        if n > REMEMBERED || sizes.iter().any(|&size| size as usize > classes) {
+            return Err(Error::state("sets.given.held: too many, or a set larger than the head"));
+        }
+        let beyond = state.within::<f32>("sets.given.beyond", n, 0.0..=1.0)?;
+        let listed =
+            |size: u32| if (size as usize) < classes { (size as usize).saturating_sub(BEST) } else { 0 };
+        let all = sizes.iter().map(|&size| listed(size)).sum();
+        let mut more = state.get_n::<u32>("sets.given.more", all)?;
+        if more.iter().any(|&class| class as usize >= classes) {
+            return Err(Error::state("sets.given.more: a class out of range"));
         }
         let named = state.get_n::<u32>("sets.given.classes", n * BEST)?.as_chunks::<BEST>().0;
         if named.as_flattened().iter().any(|&class| class as usize >= classes && class != NONE) {
@@ -314,21 +347,27 @@ impl Sets {
         let above = state.within::<f32>("sets.believed.above", BINS + 1, 0.0..=1.0)?;
         let level = state.within::<f64>("sets.level", 2, -1.0..=1e9)?;
         let aimed = state.within::<f32>("sets.most", 2, -1.0..=2.0)?;
-        if next_id < n as u64 || held > labels || since > labels || level[0] > 2.0 || aimed[1] < 0.0 {
+        if next_id < n as u64
+            || labelled_id > next_id
+            || held > labels
+            || since > labels
+            || level[0] > 2.0
+            || aimed[1] < 0.0
+        {
             return Err(Error::state("sets.counted, sets.level or sets.most out of range"));
         }
-        let given = |i: usize| Given {
-            most: most[2 * i],
-            beyond: most[2 * i + 1],
-            classes: named[i],
-            masses: masses[i],
+        let given = |i: usize| {
+            let (own, rest) = more.split_at(listed(sizes[i]));
+            more = rest;
+            let (held, beyond) = (sizes[i], beyond[i]);
+            Given { held, beyond, classes: named[i], masses: masses[i], more: own.into() }
         };
         self.given = (0..n).map(given).collect();
         self.labelled = labelled.as_chunks::<2>().0.iter().copied().collect();
         self.belief.bins.copy_from_slice(bins);
         self.belief.above.copy_from_slice(above);
         (self.next_id, self.labels, self.held) = (next_id, labels, held);
-        (self.pending, self.changed, self.since) = (pending, changed, since);
+        (self.pending, self.changed, self.since, self.labelled_id) = (pending, changed, since, labelled_id);
         (self.level, self.size, self.most, self.threshold) = (level[0], level[1], aimed[0], aimed[1]);
         Ok(())
     }
@@ -336,8 +375,9 @@ impl Sets {
 
 impl Given {
     /// `found` are the most probable classes in their order, at least as many as are kept. They count for what is believed.
-    fn new(most: f32, found: &[u32], probs: &[f32], belief: &mut Belief) -> Self {
-        let mut given = Self { most, classes: [NONE; BEST], masses: [1.0; BEST], beyond: 1.0 };
+    fn new(found: &[u32], probs: &[f32], belief: &mut Belief) -> Self {
+        let more = Box::default();
+        let mut given = Self { held: 0, classes: [NONE; BEST], masses: [1.0; BEST], beyond: 1.0, more };
         let mut rest = 1.0;
         let mut least = 0.0;
         for (place, &class) in found.iter().take(BEST).enumerate() {
@@ -362,6 +402,17 @@ impl Given {
         }
         let place = self.classes.iter().position(|&class| class as usize == label);
         Some(place.map_or(self.beyond, |place| self.masses[place]))
+    }
+
+    /// Whether the set holds a class.
+    fn holds(&self, label: usize) -> bool {
+        match self.classes.iter().position(|&class| class as usize == label) {
+            Some(place) => place < self.held as usize,
+            // A set of many classes without a list holds all there are.
+            None => {
+                self.held as usize > BEST && (self.more.is_empty() || self.more.contains(&(label as u32)))
+            }
+        }
     }
 }
 
@@ -485,90 +536,4 @@ fn among_best(probs: &[f32]) -> f32 {
     most.iter_mut().zip(tail).for_each(|(most, &prob)| *most = most.max(prob));
     let mut bits = most.map(f32::to_bits);
     f32::from_bits(*bits.select_nth_unstable(GROUPS - BEST).1)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A stream whose class 0 has probability `told` by the model and `real` in truth; every 20th is labelled 100 later.
-    fn covered(told: f32, real: f64, labels: bool, rows: u64) -> (f64, SetsHealth) {
-        let mut sets = Sets::new(0.9).unwrap();
-        let (mut held, mut counted) = (0, 0);
-        let mut truth = Vec::new();
-        for id in 0..rows {
-            // How sure the model is differs from sample to sample.
-            let sure = told + (1.0 - told) * ((id * 7919 % 100) as f32 / 100.0 - 0.5);
-            let mut probs = [(1.0 - sure) / 9.0; 10];
-            probs[0] = sure;
-            let odds = real + (1.0 - real) * ((id * 7919 % 100) as f64 / 100.0 - 0.5);
-            let label = if (id as f64 * 0.618_033_988).fract() < odds { 0 } else { 1 + (id % 9) as usize };
-            truth.push(label);
-            let set = sets.give(id, &probs);
-            if id >= rows / 2 {
-                counted += 1;
-                held += u64::from(set.contains(&(label as u32)));
-            }
-            if labels && id >= 100 && id % 20 == id / 20 % 20 {
-                sets.label(id - 100, truth[(id - 100) as usize]);
-            }
-        }
-        (held as f64 / counted as f64, sets.health())
-    }
-
-    #[test]
-    fn labels_make_the_promise_good() {
-        for (told, real) in [(0.7, 0.7), (0.7, 0.5), (0.5, 0.8)] {
-            let (share, health) = covered(told, real, true, 20_000);
-            // Nine classes are equally probable here, and a set takes all of them or none: it may hold more than asked for.
-            assert!(health.promise && (0.87..0.99).contains(&share), "{told} {real}: {share}");
-        }
-    }
-
-    #[test]
-    fn without_labels_there_is_none() {
-        let (share, health) = covered(0.7, 0.7, false, 5000);
-        assert!(!health.promise && health.labels == 0);
-        assert!(share > 0.85, "calibrated probabilities are credible: {share}");
-        assert!(covered(0.7, 0.4, false, 5000).0 < 0.85, "wrong ones are not");
-    }
-    #[test]
-    fn after_a_change_fewer_misses_are_allowed_until_labels_come() {
-        let mut sets = Sets::new(0.9).unwrap();
-        let row = |id: u64| {
-            let sure = 0.3 + 0.6 * ((id * 7919 % 100) as f32 / 100.0);
-            [sure, 1.0 - sure]
-        };
-        let feed = |sets: &mut Sets, ids: std::ops::Range<u64>, label: bool| {
-            for id in ids {
-                sets.give(id, &row(id));
-                if label && id % 10 == 0 {
-                    sets.label(id, usize::from(id % 30 == 0));
-                }
-            }
-        };
-        feed(&mut sets, 0..2000, true);
-        let (before, misses) = (sets.threshold, sets.misses());
-        sets.change(1990);
-        feed(&mut sets, 2000..2048, false);
-        assert!(sets.misses() < 0.7 * misses && sets.threshold < before);
-        let cautious = sets.misses();
-        feed(&mut sets, 2048..4000, true);
-        assert!(sets.misses() > cautious, "{} {cautious}", sets.misses());
-    }
-
-    #[test]
-    fn a_mass_and_its_probability_belong_together() {
-        let mut belief = Belief::default();
-        assert!((belief.prob(0.9) - 0.1).abs() < 1e-3 && (belief.mass(0.1) - 0.9).abs() < 1e-3);
-        for i in 1..1000 {
-            let prob = (i as f32 / 1000.0).powi(3);
-            belief.add(prob, prob);
-        }
-        belief.look(true);
-        for mass in [0.05, 0.3, 0.5, 0.9, 0.99] {
-            assert!((belief.mass(belief.prob(mass)) - mass).abs() < 1e-4, "{mass}");
-        }
-        assert_eq!((belief.prob(1.0), belief.mass(0.0)), (0.0, 1.0));
-    }
 }

@@ -103,6 +103,13 @@ impl UnknownConfig {
             let reason = "the score \"cone\" has no fixed threshold; expected unknown.cost, such as 0.05";
             return Err(Error::config("unknown.cost", reason));
         }
+        if self.score == UnknownScore::Off && self.cost > 0.0 {
+            let reason = format!(
+                "{} rejects nothing while unknown.score is \"off\"; expected a score (\"cone\" is the best measured)",
+                self.cost
+            );
+            return Err(Error::config("unknown.cost", reason));
+        }
         in_range("unknown.advanced.share", self.advanced.share, SHARE_BOUNDS.0..=SHARE_BOUNDS.1)?;
         in_range("unknown.advanced.share_half_life", self.advanced.share_half_life, 1.0..=1e12)?;
         in_range("unknown.advanced.window", self.advanced.window as f64, MIN_FILL as f64..=1e6)?;
@@ -126,7 +133,11 @@ fn log_odds(p: f64) -> f64 {
 pub struct Unknown {
     config: UnknownConfig,
     scores: OrderedWindow,
+    /// Running share that moves the threshold: it starts where it is expected, and stays within bounds.
     share: f64,
+    /// Running share of what was rejected, and over how many samples.
+    rejected: f64,
+    judged: u64,
     /// For the score `cone`.
     cone: Option<Box<Cone>>,
     /// Where the threshold goes by cost.
@@ -151,6 +162,8 @@ impl Unknown {
         Self {
             scores: OrderedWindow::new(window, config.advanced.quantile),
             share: config.advanced.share,
+            rejected: 0.0,
+            judged: 0,
             cone: (config.score == UnknownScore::Cone).then(|| Box::new(Cone::new(head))),
             cost: (on && config.cost > 0.0)
                 .then(|| Cost::new(config.score != UnknownScore::Cone || head.dim() >= MIN_DIM)),
@@ -163,9 +176,9 @@ impl Unknown {
         self.config.score != UnknownScore::Off
     }
 
-    /// Running share of unknown samples.
-    pub fn share(&self) -> f64 {
-        if self.enabled() { self.share } else { 0.0 }
+    /// Running share of unknown samples, from 0 on.
+    pub fn rejected(&self) -> f64 {
+        self.rejected
     }
 
     /// The score of the frozen model.
@@ -229,6 +242,9 @@ impl Unknown {
         let keep = 0.5f64.powf(1.0 / self.config.advanced.share_half_life);
         self.share = (keep * self.share + (1.0 - keep) * f64::from(u8::from(unknown)))
             .clamp(SHARE_BOUNDS.0, SHARE_BOUNDS.1);
+        self.judged += 1;
+        let weight = (1.0 - keep).max(1.0 / self.judged as f64);
+        self.rejected += weight * (f64::from(u8::from(unknown)) - self.rejected);
         (unknown, score as f32)
     }
 
@@ -237,6 +253,8 @@ impl Unknown {
             state.put("unknown.kind", &[self.config.score as u64]);
             state.put("unknown.scores", &self.scores.values());
             state.put("unknown.share", &[self.share]);
+            state.put("unknown.rejected", &[self.rejected]);
+            state.put("unknown.judged", &[self.judged]);
         }
         if let Some(cone) = &self.cone {
             cone.save(state);
@@ -267,6 +285,11 @@ impl Unknown {
                 }
             }
             fresh.share = state.scalar::<f64>("unknown.share")?.clamp(SHARE_BOUNDS.0, SHARE_BOUNDS.1);
+            // States of earlier builds do not have it.
+            if state.has("unknown.rejected") {
+                fresh.rejected = state.within::<f64>("unknown.rejected", 1, 0.0..=1.0)?[0];
+                [fresh.judged] = state.counts("unknown.judged")?;
+            }
         }
         *self = fresh;
         Ok(())
@@ -310,7 +333,7 @@ mod tests {
         for _ in 0..200 {
             unknown.judge(0.1);
         }
-        assert!(unknown.0.share() > 0.8);
+        assert!(unknown.0.rejected() > 0.8);
         assert!(unknown.is_unknown(0.55), "where strangers are common, less is needed");
         assert!(!unknown.is_unknown(0.6), "but not much less");
     }
@@ -341,9 +364,31 @@ mod tests {
     }
 
     #[test]
+    fn the_share_that_is_told_is_that_of_what_was_rejected() {
+        let advanced = UnknownAdvanced { threshold: 0.5, ..Default::default() };
+        let config = UnknownConfig { score: UnknownScore::MaxSoftmax, advanced, ..Default::default() };
+        let mut unknown = Judge::new(&config);
+        for _ in 0..200 {
+            assert!(!unknown.judge(0.99));
+            assert_eq!(unknown.0.rejected(), 0.0, "nothing was rejected");
+        }
+        for _ in 0..200 {
+            assert!(unknown.judge(0.01));
+        }
+        assert!((unknown.0.rejected() - 0.5).abs() < 1e-9, "{}", unknown.0.rejected());
+    }
+
+    #[test]
+    fn a_cost_without_a_score_is_refused() {
+        let config = UnknownConfig { cost: 0.05, ..Default::default() };
+        assert!(config.check().unwrap_err().to_string().contains("unknown.score is \"off\""));
+        assert!(UnknownConfig { score: UnknownScore::Cone, ..config }.check().is_ok());
+    }
+
+    #[test]
     fn off_by_default() {
         let mut unknown = Judge::new(&Default::default());
         assert!(!unknown.judge(0.0));
-        assert_eq!(unknown.0.share(), 0.0);
+        assert_eq!(unknown.0.rejected(), 0.0);
     }
 }

@@ -8,7 +8,8 @@ use ultta::{Alarm, AlarmKind, Session};
 
 /// Number of alarms that are kept.
 const KEPT: usize = 32;
-/// Scenes after which an alarm that nobody acknowledged is closed: what changed is the new normal.
+/// Scenes after which an alarm that nobody acknowledged is closed: what changed is the new normal. Pictures that are hard to read
+/// are no normal.
 const OPEN_SCENES: u64 = 1000;
 /// Number of requests after which silence can be noticed without a setting.
 const MIN_REQUESTS: u64 = 100;
@@ -48,9 +49,16 @@ pub struct AlarmView {
 }
 
 impl AlarmView {
-    /// An alarm of the session.
+    /// An alarm of the session, which was raised at this time, or before the server started.
     pub fn of(alarm: &Alarm, session: &Session, time: Option<f64>) -> Self {
         let health = session.health();
+        let rows = health.seen.saturating_sub(alarm.id);
+        // Scenes since it was raised, about: the state does not keep them. Rows that repeat are no scenes.
+        let repeats = alarm.kind == AlarmKind::Frozen && rows < OPEN_SCENES;
+        let later = match time {
+            None if !repeats => (rows as f64 / health.rows_per_scene.max(1.0)) as u64,
+            _ => 0,
+        };
         Self {
             time,
             kind: alarm.kind.name(),
@@ -59,8 +67,8 @@ impl AlarmView {
             since: alarm.since,
             strength: alarm.strength,
             evidence: alarm.evidence,
-            open: time.is_some() || health.seen - alarm.id.min(health.seen) < OPEN_SCENES,
-            scenes: health.scenes,
+            open: is_open(alarm.kind.name(), later),
+            scenes: health.scenes.saturating_sub(later),
         }
     }
 
@@ -80,6 +88,16 @@ impl AlarmView {
     }
 }
 
+/// Whether an alarm that nobody acknowledged still asks for attention, this many scenes later, of which there were rows.
+fn is_open(kind: &str, later: u64) -> bool {
+    match kind {
+        "silent" => false,
+        kind if kind == AlarmKind::Frozen.name() => later < 2,
+        kind if kind == AlarmKind::Quality.name() => true,
+        _ => later < OPEN_SCENES,
+    }
+}
+
 /// The last alarms of a stream.
 #[derive(Default)]
 pub struct Alarms {
@@ -89,14 +107,20 @@ pub struct Alarms {
 impl Alarms {
     /// The alarms that a session remembers. Those at rows before `known` were acknowledged.
     pub fn of(session: &Session, known: u64) -> Self {
-        let view = |alarm: &Alarm| {
-            let view = AlarmView::of(alarm, session, None);
-            AlarmView { open: view.open && alarm.id >= known, ..view }
-        };
-        Self { list: session.alarms().iter().map(view).collect() }
+        let mut alarms = Self::default();
+        for alarm in session.alarms() {
+            let view = AlarmView::of(&alarm, session, None);
+            alarms.raise(AlarmView { open: view.open && alarm.id >= known, ..view });
+        }
+        alarms
     }
 
     pub fn raise(&mut self, alarm: AlarmView) {
+        // Pictures that have changed once more are no longer those that were hard to read: the new alarm tells how they are.
+        if [AlarmKind::Quality.name(), AlarmKind::Domain.name()].contains(&alarm.kind) {
+            let before = self.list.iter_mut().filter(|before| before.kind == AlarmKind::Quality.name());
+            before.for_each(|before| before.open = false);
+        }
         if self.list.len() == KEPT {
             self.list.pop_front();
         }
@@ -106,12 +130,7 @@ impl Alarms {
     /// Rows came: closes alarms that are over.
     pub fn rows_came(&mut self, scenes: u64) {
         for alarm in self.list.iter_mut().filter(|alarm| alarm.open) {
-            let later = scenes.saturating_sub(alarm.scenes);
-            alarm.open = match alarm.kind {
-                "silent" => false,
-                kind if kind == AlarmKind::Frozen.name() => later < 2,
-                _ => later < OPEN_SCENES,
-            };
+            alarm.open = is_open(alarm.kind, scenes.saturating_sub(alarm.scenes));
         }
     }
 
@@ -245,5 +264,30 @@ mod tests {
         alarms.rows_came(102);
         assert_eq!(open(&alarms), [false, true, false]);
         assert_eq!((alarms.acknowledge(), alarms.acknowledge()), (1, 0));
+    }
+
+    #[test]
+    fn a_covered_lens_stays_open_until_somebody_knows_or_the_pictures_change_again() {
+        let mut alarms = Alarms::default();
+        let of = |kind, scenes| AlarmView { kind, scenes, ..AlarmView::silent(0.0, 1.0, 7) };
+        let open = |alarms: &Alarms| alarms.list.iter().map(|a| a.open).collect::<Vec<_>>();
+        alarms.raise(of("quality", 100));
+        alarms.raise(of("mix", 100));
+        alarms.rows_came(100 + OPEN_SCENES);
+        assert_eq!(
+            open(&alarms),
+            [true, false],
+            "classes that are frequent now are the new normal, a covered lens is not"
+        );
+        alarms.raise(of("mix", 5000));
+        assert!(open(&alarms)[0], "other classes uncover nothing");
+        alarms.raise(of("domain", 6000));
+        assert_eq!(open(&alarms), [false, false, true, true]);
+        alarms.raise(of("quality", 7000));
+        alarms.raise(of("quality", 8000));
+        assert_eq!(open(&alarms), [false, false, true, true, false, true]);
+        assert_eq!(alarms.acknowledge(), 3);
+        alarms.rows_came(9000);
+        assert!(!open(&alarms).contains(&true));
     }
 }

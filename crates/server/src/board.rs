@@ -32,6 +32,8 @@ pub struct Status {
     pub learning: bool,
     /// Whether the stream is watched for changes (`alarms.enabled`).
     pub watched: bool,
+    /// While nothing changes, one false alarm at most in so many scenes is promised (`alarms.scenes`).
+    pub alarm_scenes: f64,
     /// Times the state was replaced (reset, roll back, merge). Sample ids count within a generation.
     pub generation: u64,
     /// Why nothing is learnt although it should be; absent while all is well.
@@ -362,11 +364,11 @@ impl Board {
             let inner = self.lock();
             inner.stories.is_due(now) && !inner.mix.is_empty()
         };
-        let drift = due.then(|| session.per_class());
+        let drift = due.then(|| (session.per_class(), session.class_estimates()));
         let mut inner = self.lock();
         let inner = &mut *inner;
-        if let Some(drift) = drift {
-            inner.stories.add(now, &drift, &inner.counts, inner.mix.len());
+        if let Some((drift, estimates)) = drift {
+            inner.stories.add(now, (&drift, &estimates), &inner.counts, inner.mix.len());
         }
         inner.session = session;
         inner.session_generation = generation;
@@ -508,6 +510,7 @@ pub(crate) mod tests {
         Status {
             learning: true,
             watched: true,
+            alarm_scenes: 1e5,
             generation: 0,
             degraded: None,
             damage: None,

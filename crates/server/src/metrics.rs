@@ -80,8 +80,13 @@ const KINDS: [&str; 5] = ["domain", "mix", "quality", "frozen", "silent"];
 /// The gauge of damage. It also tells of streams that could not be opened.
 const DAMAGED: &str = "ultta_damaged";
 
+/// A number that nothing is known about before the first row. Gauges without a number are left out.
+fn known(status: &Status, value: f64) -> f64 {
+    if status.health.seen > 0 { value } else { f64::NAN }
+}
+
 /// Name, meaning, and how the value is read from a stream's status.
-const STREAM_GAUGES: [(&str, &str, fn(&Status) -> f64); 38] = [
+const STREAM_GAUGES: [(&str, &str, fn(&Status) -> f64); 42] = [
     ("ultta_admitted_share", "Share of recent samples that the gate admitted", |s| s.health.admitted_share),
     ("ultta_flip_share", "Share of recent samples answered differently from zero-shot", |s| {
         s.health.flip_share
@@ -122,19 +127,35 @@ const STREAM_GAUGES: [(&str, &str, fn(&Status) -> f64); 38] = [
         f64::from(u8::from(s.health.alarms_ready))
     }),
     ("ultta_rows_per_second", "Rows per second over the last half minute", |s| s.rows_per_second),
-    ("ultta_estimated_top1", "Estimated accuracy of the answers", |s| s.health.estimate.top1),
-    ("ultta_estimated_top1_low", "Lower end of its interval", |s| s.health.estimate.low),
-    ("ultta_estimated_top1_high", "Upper end of its interval", |s| s.health.estimate.high),
+    ("ultta_estimated_top1", "Estimated accuracy of the answers", |s| known(s, s.health.estimate.top1)),
+    ("ultta_estimated_top1_low", "Lower end of its interval", |s| known(s, s.health.estimate.low)),
+    ("ultta_estimated_top1_high", "Upper end of its interval", |s| known(s, s.health.estimate.high)),
     ("ultta_estimated_zero_shot_top1", "Estimated accuracy of the zero-shot answers", |s| {
-        s.health.estimate_zero_shot.top1
+        known(s, s.health.estimate_zero_shot.top1)
+    }),
+    ("ultta_estimated_zero_shot_top1_low", "Lower end of its interval", |s| {
+        known(s, s.health.estimate_zero_shot.low)
+    }),
+    ("ultta_estimated_zero_shot_top1_high", "Upper end of its interval", |s| {
+        known(s, s.health.estimate_zero_shot.high)
     }),
     ("ultta_estimated_recent_top1", "Estimated accuracy of recent answers", |s| {
-        s.health.estimate_recent.top1
+        known(s, s.health.estimate_recent.top1)
     }),
-    ("ultta_estimated_recent_top1_low", "Lower end of its interval", |s| s.health.estimate_recent.low),
-    ("ultta_estimated_recent_top1_high", "Upper end of its interval", |s| s.health.estimate_recent.high),
+    ("ultta_estimated_recent_top1_low", "Lower end of its interval", |s| {
+        known(s, s.health.estimate_recent.low)
+    }),
+    ("ultta_estimated_recent_top1_high", "Upper end of its interval", |s| {
+        known(s, s.health.estimate_recent.high)
+    }),
     ("ultta_estimated_recent_zero_shot_top1", "Estimated accuracy of recent zero-shot answers", |s| {
-        s.health.estimate_recent_zero_shot.top1
+        known(s, s.health.estimate_recent_zero_shot.top1)
+    }),
+    ("ultta_estimated_recent_zero_shot_top1_low", "Lower end of its interval", |s| {
+        known(s, s.health.estimate_recent_zero_shot.low)
+    }),
+    ("ultta_estimated_recent_zero_shot_top1_high", "Upper end of its interval", |s| {
+        known(s, s.health.estimate_recent_zero_shot.high)
     }),
     ("ultta_estimate_labels", "Labels that the estimates rest on", |s| s.health.estimate_labels as f64),
     ("ultta_coverage_promise", "1 while labels back the coverage of the sets up", |s| {
@@ -290,7 +311,12 @@ impl Metrics {
             self.verdicts.with_label_values(&[name]).set(verdict.level as i64);
             self.silence.with_label_values(&[name]).set(status.silence_seconds);
             for gauge in &self.streams {
-                gauge.gauge.with_label_values(&[name]).set((gauge.value)(&status));
+                let value = (gauge.value)(&status);
+                if value.is_nan() {
+                    let _ = gauge.gauge.remove_label_values(&[name]);
+                } else {
+                    gauge.gauge.with_label_values(&[name]).set(value);
+                }
             }
             self.queue.with_label_values(&[name]).set(waiting as i64);
         }

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use ultta::{Config, Error, Head, State};
 
 use crate::clock::Clock;
-use crate::deliver::Outbox;
+use crate::deliver::{GONE, Notice, Outbox};
 use crate::metrics::Metrics;
 use crate::owner::{Owner, Parts};
 use crate::problem::Problem;
@@ -22,6 +22,7 @@ use crate::settings::{Durability, Limits, ServerConfig};
 use crate::shadow::{Shadow, Shadows};
 use crate::store::{Folder, Meta};
 use crate::stream::Stream;
+use crate::verdict::Verdict;
 
 /// What a new stream is made of.
 #[derive(Clone, Debug)]
@@ -107,6 +108,7 @@ impl Streams {
             if let Some(failure) = failure {
                 let reason = format!("it could not be opened: {failure}");
                 tracing::error!(stream = name, reason, "damaged");
+                streams.tell(name, "verdict", Verdict::unopened(&reason));
                 streams.damaged_names().insert(name.clone(), reason);
             }
         }
@@ -274,6 +276,8 @@ impl Streams {
         self.write().remove(name);
         self.metrics.forget(name);
         removed?;
+        // Nobody keeps the last word of a stream that is gone.
+        self.tell(name, GONE, Verdict::deleted());
         tracing::info!(stream = name, "deleted");
         Ok(())
     }
@@ -287,6 +291,12 @@ impl Streams {
             tracing::warn!(stream = name, %error, "a deleted stream stays on the list of the streams");
         }
         Ok(())
+    }
+
+    /// Tells whoever subscribed of a stream that has no owner.
+    fn tell(&self, name: &str, event: &'static str, verdict: Verdict) {
+        let (stream, time) = (name.to_string(), self.clock.now());
+        self.outbox.send(&Notice { event, stream, time, alarm: None, verdict });
     }
 
     /// Finishes every stream: what was accepted is done, states are written.

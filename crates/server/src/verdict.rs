@@ -11,6 +11,9 @@ use crate::stream::ENDED;
 /// Scenes before a change can be noticed, about (`docs/alarms.md`).
 const FIRST_SCENES: u64 = 220;
 
+/// Labels from which on the answers are compared with zero-shot's.
+const MIN_LABELS: u64 = 100;
+
 /// How a stream is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
@@ -39,6 +42,23 @@ pub struct Verdict {
 impl Verdict {
     fn new(level: Level, reason: impl Into<String>, next: impl Into<String>) -> Self {
         Self { level, reason: reason.into(), next: next.into() }
+    }
+
+    /// The verdict on a stream that cannot be opened.
+    pub fn unopened(reason: &str) -> Self {
+        let next = "it is not served: repair its folder or delete it";
+        Self::new(Level::Act, format!("{}.", sentence(reason)), next)
+    }
+
+    /// The last word on a stream that was deleted.
+    pub fn deleted() -> Self {
+        Self::new(Level::Well, "The stream was deleted.", "")
+    }
+
+    /// Whether another verdict has the same level and reason, but for the numbers in it, which run on.
+    pub fn says_the_same(&self, other: &Self) -> bool {
+        let words = |verdict: &Self| verdict.reason.replace(|c: char| c.is_ascii_digit(), "");
+        self.level == other.level && words(self) == words(other)
     }
 
     /// The verdict from where a stream stands and its alarms. What is worst counts.
@@ -77,6 +97,21 @@ impl Verdict {
             )),
             Standing::Healthy => None,
         };
+        // Labels may be few or chosen: both intervals have to agree that learning does harm.
+        let (adapted, zero_shot) = (health.estimate_recent, health.estimate_recent_zero_shot);
+        let worse = (health.estimate_labels >= MIN_LABELS && adapted.high < zero_shot.low).then(|| {
+            let reason = format!(
+                "The answers are right less often than zero-shot's: {:.0} % for {:.0} %, by {} labels.",
+                100.0 * adapted.top1,
+                100.0 * zero_shot.top1,
+                health.estimate_labels
+            );
+            Self::new(
+                Level::Watch,
+                reason,
+                "reset the stream to learn anew; if it comes again, serve zero-shot",
+            )
+        });
         let frozen = (!status.learning).then(|| {
             Self::new(Level::Watch, "Learning is frozen.", "unfreeze it when it should learn again")
         });
@@ -88,14 +123,17 @@ impl Verdict {
                 format!("No row since the server opened the stream {:.0} s ago.", status.silence_seconds);
             Self::new(Level::Watch, reason, "look whether the camera, the network and the sender are up")
         });
-        let worst = [unheard, alarm, standing, frozen, empty].into_iter().flatten();
+        let worst = [unheard, alarm, standing, worse, frozen, empty].into_iter().flatten();
         worst.reduce(|worst, other| if other.level > worst.level { other } else { worst }).unwrap_or_else(
             || {
                 let scenes = health.scenes;
                 let (reason, next) = if !status.watched {
                     (format!("Learning; {scenes} scenes seen, alarms are off."), "")
                 } else if health.alarms_ready {
-                    (format!("Learning; nothing has changed, {scenes} scenes seen."), "")
+                    // What changed earlier and is known or the new normal by now is not left out.
+                    let changed = alarms.iter().rev().find(|a| !["frozen", "silent"].contains(&a.kind));
+                    let since = changed.map_or_else(String::new, |alarm| format!(" since row {}", alarm.since));
+                    (format!("Learning; nothing has changed{since}, {scenes} scenes seen."), "")
                 } else if scenes < FIRST_SCENES {
                     let reason = format!("Learning; too early to judge: {scenes} of about {FIRST_SCENES} scenes.");
                     (reason, "let it run; changes are noticed once there are enough scenes")
@@ -144,6 +182,15 @@ mod tests {
         assert_eq!(level(|s| s.health.standing = Standing::ZeroShot, &[]), Level::Act);
         assert_eq!(level(|s| s.degraded = Some("x".into()), &[]), Level::Act);
         assert_eq!(level(|s| s.damage = Some("x".into()), &[]), Level::Act);
+        let worse = |labels: u64| {
+            let mut status = Status { last_row: Some(0.0), ..status() };
+            (status.health.seen, status.health.estimate_labels) = (500, labels);
+            status.health.estimate_recent = ultta::Estimate { top1: 0.5, low: 0.45, high: 0.55 };
+            status.health.estimate_recent_zero_shot = ultta::Estimate { top1: 0.7, low: 0.65, high: 0.75 };
+            Verdict::of(&status, &[])
+        };
+        assert_eq!((worse(99).level, worse(100).level), (Level::Well, Level::Watch));
+        assert!(worse(100).reason.contains("50 % for 70 %, by 100 labels"), "{:?}", worse(100));
         assert_eq!(sentence("élan"), "Élan");
     }
 
@@ -161,6 +208,14 @@ mod tests {
         let alike = told(500, false);
         assert!(alike.reason.contains("too early") && !alike.reason.contains("220"), "{alike:?}");
         assert_eq!(told(500, true).next, "");
+        assert!(told(500, true).says_the_same(&told(501, true)) && !told(500, true).says_the_same(&early));
+        let act = |reason: &str| Verdict::new(Level::Act, reason, "");
+        assert!(!act("The disk is full.").says_the_same(&act("No row came for 60 seconds.")));
+        let mut later = Status { last_row: Some(0.0), ..status() };
+        (later.health.seen, later.health.scenes, later.health.alarms_ready) = (900, 500, true);
+        let known = AlarmView { kind: "mix", open: false, ..AlarmView::silent(0.0, 1.0, 300) };
+        let verdict = Verdict::of(&later, std::slice::from_ref(&known));
+        assert_eq!(verdict.reason, "Learning; nothing has changed since row 300, 500 scenes seen.");
         let mut off = Status { watched: false, last_row: Some(0.0), ..status() };
         off.health.seen = 500;
         assert!(Verdict::of(&off, &[]).reason.contains("alarms are off"));

@@ -79,9 +79,9 @@ look() { # script, what: the page of the server at hand in a browser
   NODE_PATH="$scratch/node_modules" SHOTS="$scratch/screenshots" FEATURES="$scratch/features.npy" LABELS="$scratch/labels.json" TOKEN="$ULTTA_TOKEN_ADMIN" \
     SERVER="$server" node "$here/further/$1.js" "$url" "${@:2}"
 }
-again() { # name: the server of before on the same data
+again() { # name, further flags: the server of before on the same data
   : > "$scratch/address"
-  ULTTA_LOG=off "$ultta" serve --head "$scratch/head.safetensors" --data-dir "$scratch/data-$1" --port 0 > "$scratch/address" 2>> "$scratch/server.log" &
+  ULTTA_LOG=off "$ultta" serve --head "$scratch/head.safetensors" --data-dir "$scratch/data-$1" --port 0 "${@:2}" > "$scratch/address" 2>> "$scratch/server.log" &
   server=$!
   for _ in $(seq 100); do grep -q listening "$scratch/address" && break; sleep 0.1; done
   url="http://$(sed -n 's/listening on //p' "$scratch/address")"
@@ -90,12 +90,14 @@ page() { # the dashboard in a browser: every verdict by real traffic, real click
   [ -x "${CHROMIUM:-/usr/bin/chromium}" ] || apt-get install -y -q chromium
   [ -d "$scratch/node_modules/playwright-core" ] || npm install --silent --prefix "$scratch" playwright-core
   export ULTTA_TOKEN_ADMIN=an-admin-token-for-the-page
-  serve page
+  # sets, and a promise of its own
+  printf 'coverage = 0.9\n[alarms]\nscenes = 50000.0\n' > "$scratch/page.toml"
+  serve page --config "$scratch/page.toml"
   look page
   cleanup; server=""
   # one of the two streams is broken on the disk: the page shows it beside the other
   echo broken > "$(ls -d "$scratch"/data-page/streams/yard*)/head.safetensors"
-  again page
+  again page --config "$scratch/page.toml"
   look verdicts damaged
   cleanup; server=""
   # a byte of a record that was on the disk is another one now

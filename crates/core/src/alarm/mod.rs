@@ -332,7 +332,9 @@ fn enough_repeats(threshold: f64, rows: u64, scenes: u64) -> f64 {
 fn kind_of(which: usize, changes: &[Change; NUMBERS]) -> AlarmKind {
     let effect = |which: usize| changes[which].effect;
     let reads_less = effect(CONTRAST) < -0.75 || effect(LEVEL).abs() > 3.0;
-    if reads_less || which == CONTRAST || (which == LEVEL && effect(LOOK) < 0.6) {
+    // A lens that is uncovered again changes everything, and is no lack of quality.
+    let reads_more = effect(CONTRAST) > 0.75;
+    if !reads_more && (reads_less || which == CONTRAST || (which == LEVEL && effect(LOOK) < 0.6)) {
         AlarmKind::Quality
     } else if which == MIX || effect(MIX) > 0.35 {
         AlarmKind::Mix

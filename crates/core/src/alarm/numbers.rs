@@ -183,6 +183,12 @@ impl Numbers {
         self.tracks.iter().any(|track| track.bets != Bets::default())
     }
 
+    /// On how many numbers bets are taken.
+    #[cfg(test)]
+    pub(super) fn judged(&self) -> usize {
+        self.tracks.iter().filter(|track| track.bets != Bets::default()).count()
+    }
+
     pub(super) fn bytes(&self) -> usize {
         8 * self.sum.len() + REMEMBERED * 40 + NUMBERS * (16 * super::ranks::MOST_BINS + 600)
     }

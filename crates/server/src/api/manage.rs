@@ -204,7 +204,9 @@ pub struct ClassView<'a> {
     pub evidence: f64,
     /// Mean calibrated probability of its recent answers; absent if there are none.
     pub confidence: Option<f64>,
-    /// Share of the answers naming it that are right, by estimate: `top1`, `low`, `high`.
+    /// Adapted answers that named it so far.
+    pub answers: u64,
+    /// Share of the answers naming it that are right, by estimate: `top1`, `low`, `high`; from 0 to 1 before the first answer.
     #[cfg_attr(test, schema(value_type = Object))]
     pub estimate: ultta::Estimate,
     /// Share of the zero-shot answers naming it that are right, by estimate: `top1`, `low`, `high`.

@@ -19,10 +19,13 @@ use crate::verdict::Verdict;
 /// Notices that may wait for a receiver.
 const QUEUE: usize = 256;
 
+/// The event of a notice that a stream was deleted.
+pub const GONE: &str = "gone";
+
 /// Something to tell.
 #[derive(Clone, Debug, Serialize)]
 pub struct Notice {
-    /// `alarm`, or `verdict` when only that has changed.
+    /// `alarm`, `verdict` when only that has changed, or `gone` when the stream was deleted.
     pub event: &'static str,
     /// The stream it is about.
     pub stream: String,

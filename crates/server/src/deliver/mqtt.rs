@@ -7,6 +7,8 @@
 //! | `ultta/yard/state` | the notice as JSON: verdict, reason, next step, and the alarm if there is one | yes |
 //! | `ultta/events` | every alarm as JSON | no |
 //! | `homeassistant/…/config` | Home Assistant's discovery: a sensor for the verdict, a problem that is on while something is to be done | yes |
+//!
+//! What the broker keeps of a stream is cleared when the stream is deleted.
 
 use std::collections::BTreeSet;
 use std::sync::mpsc::Receiver;
@@ -15,7 +17,7 @@ use std::time::Duration;
 use rumqttc::{Client, LastWill, MqttOptions, QoS};
 use serde_json::json;
 
-use super::Notice;
+use super::{GONE, Notice};
 use crate::verdict::Level;
 
 /// Messages that may wait for the broker.
@@ -47,8 +49,14 @@ pub fn start(url: &str, topic: &str, notices: Receiver<Notice>) -> Result<(), St
     let publish = move || {
         let mut announced = BTreeSet::new();
         for notice in notices {
-            let new = announced.insert(notice.stream.clone());
-            for (topic, retain, text) in messages(&notice, &topic, new) {
+            let messages = if notice.event == GONE {
+                announced.remove(&notice.stream);
+                farewell(&notice.stream, &topic)
+            } else {
+                let new = announced.insert(notice.stream.clone());
+                messages(&notice, &topic, new)
+            };
+            for (topic, retain, text) in messages {
                 if let Err(error) = client.try_publish(topic, QoS::AtLeastOnce, retain, text) {
                     tracing::warn!(stream = notice.stream, %error, "an MQTT message was dropped");
                 }
@@ -106,6 +114,13 @@ fn messages(notice: &Notice, topic: &str, first: bool) -> Vec<(String, bool, Str
     messages
 }
 
+/// What makes the broker forget a stream that was deleted: nothing, on each topic that it keeps.
+fn farewell(stream: &str, topic: &str) -> Vec<(String, bool, String)> {
+    let [sensor, problem] = discovery(stream, topic).map(|(topic, ..)| topic);
+    let own = ["verdict", "state"].map(|what| format!("{topic}/{stream}/{what}"));
+    [sensor, problem].into_iter().chain(own).map(|topic| (topic, true, String::new())).collect()
+}
+
 /// Home Assistant's discovery messages for a stream.
 fn discovery(stream: &str, topic: &str) -> [(String, bool, String); 2] {
     // Ids there are letters, digits, '_' and '-'.
@@ -160,6 +175,18 @@ mod tests {
         let topics = |first| messages(&notice(), "ultta", first).into_iter().map(|m| m.0).collect::<Vec<_>>();
         assert_eq!(topics(false), ["ultta/yard.1/verdict", "ultta/yard.1/state", "ultta/events"]);
         assert!(topics(true)[1].starts_with("homeassistant/binary_sensor/ultta_yard_1/"));
+    }
+
+    #[test]
+    fn a_stream_that_is_gone_leaves_nothing_on_the_broker() {
+        let kept = messages(&notice(), "ultta", true).into_iter().filter(|(_, retain, _)| *retain);
+        let mut kept: Vec<String> = kept.map(|(topic, ..)| topic).collect();
+        let cleared = farewell("yard.1", "ultta");
+        assert!(cleared.iter().all(|(_, retain, text)| *retain && text.is_empty()), "{cleared:?}");
+        let mut cleared: Vec<String> = cleared.into_iter().map(|(topic, ..)| topic).collect();
+        kept.sort();
+        cleared.sort();
+        assert_eq!(kept, cleared);
     }
 
     /// A broker that lets anyone in and keeps what it is told.

@@ -126,6 +126,7 @@ impl Owner {
         let status = Status {
             learning: session.learning(),
             watched: session.config().alarms.enabled,
+            alarm_scenes: session.config().alarms.scenes,
             generation: extra.generation,
             degraded: None,
             damage: damage.clone(),
@@ -170,6 +171,8 @@ impl Owner {
     /// Works until it is told to stop.
     pub fn run(mut self, mut queue: mpsc::Receiver<Job>, runtime: tokio::runtime::Handle) {
         let mut next: Option<Job> = None;
+        // Whoever subscribed may still have the word of an earlier run.
+        self.tell_verdict();
         loop {
             let job = next.take().or_else(|| self.receive(&mut queue, &runtime));
             match job {
@@ -286,6 +289,7 @@ impl Owner {
         Status {
             learning: self.session.learning(),
             watched: self.session.config().alarms.enabled,
+            alarm_scenes: self.session.config().alarms.scenes,
             generation: self.extra.generation,
             degraded: self.disk.refusal().map(str::to_string),
             damage: self.damage.clone(),
@@ -327,7 +331,7 @@ impl Owner {
 
     fn send(&mut self, alarm: Option<AlarmView>) {
         let verdict = Verdict::of(&self.status(), &self.board.alarms());
-        if alarm.is_none() && self.told.as_ref().is_some_and(|told| told.level == verdict.level) {
+        if alarm.is_none() && self.told.as_ref().is_some_and(|told| told.says_the_same(&verdict)) {
             return;
         }
         let (stream, time) = (self.parts.name.clone(), self.parts.clock.now());

@@ -393,6 +393,7 @@ async fn classes(State(app): State<Arc<App>>, Named(name): Named<String>) -> Res
                 recent,
                 evidence: drift.evidence,
                 confidence: (n > 0).then(|| sum / f64::from(n)),
+                answers: estimates[label].answers,
                 estimate: estimates[label].adapted,
                 estimate_zero_shot: estimates[label].zero_shot,
             }
@@ -409,7 +410,7 @@ async fn history(State(app): State<Arc<App>>, Named(name): Named<String>) -> Res
     Ok(Json(History { points, events }))
 }
 
-/// The story of a class: its mix, drift and confidence along the stream
+/// The story of a class: its mix, drift and estimated accuracy along the stream
 #[cfg_attr(test, utoipa::path(get, path = "/v1/streams/{stream}/classes/{label}/history", tag = "streams",
     params(("stream" = String, Path, example = "default"), ("label" = usize, Path, example = 0)),
     responses((status = 200, description = "Points", body = ClassHistory), Refusals), security((), ("token" = []))))]

@@ -16,6 +16,7 @@ const call = async (method, path, body) => {
   return response.status === 204 ? null : response.json();
 };
 const post = (path, body) => call("POST", path, body);
+const remove = path => call("DELETE", path);
 /** Rows to the stream `default`, in small requests. */
 const send = async rows => { for (let i = 0; i < rows.length; i += 50) await post("/v1/streams/default/classify", { features: rows.slice(i, i + 50), normalize: true }); };
 
@@ -41,4 +42,4 @@ const launch = async () => {
 /** Waits until the page shows a verdict of this level and this reason. */
 const level = (page, wanted, reason) => page.waitForFunction(([w, r]) => document.querySelector("#verdict").className === w && new RegExp(r).test(document.querySelector("#verdict").textContent), [wanted, reason], { timeout: 20000 });
 
-module.exports = { assert, call, dim, launch, level, post, row, send, shots, truth, url };
+module.exports = { assert, call, dim, launch, level, post, remove, row, send, shots, truth, url };

@@ -1,6 +1,6 @@
 // The dashboard in headless Chromium: real clicks, no console errors, screenshots.
 //   SHOTS=folder FEATURES=features.npy LABELS=labels.json TOKEN=… node page.js URL
-const { assert, call, launch, level: shown, post, row, send, shots, truth, url } = require("./browser.js");
+const { assert, call, launch, level: shown, post, remove, row, send, shots, truth, url } = require("./browser.js");
 (async () => {
   // Some seconds of traffic with labels, so that there is something to see.
   const traffic = async (from, seconds) => {
@@ -15,10 +15,15 @@ const { assert, call, launch, level: shown, post, row, send, shots, truth, url }
   const page = await open({ viewport: { width: 1280, height: 900 } });
   // verdicts by real traffic: nothing yet, too little, well, watch, act, and well again (`verdicts.js` has the others)
   await level("watch", "No row has arrived");
+  // how right an empty stream is, nobody knows
+  await page.waitForSelector("#class-rows tr");
+  assert(!/Estimated accuracy|50\.0 %/.test(await page.textContent("#key")), await page.textContent("#key"));
+  const rights = await page.$$eval("#class-rows tr td:nth-child(5)", cells => cells.map(c => c.textContent));
+  assert(rights.length > 0 && rights.every(text => text === "–"), rights.join());
   await page.screenshot({ path: shots + "/verdict-empty.png" });
-  await traffic(0, 1);
+  await traffic(0, 0.5);
   await level("well", "too early to judge");
-  await traffic(200, 7);
+  await traffic(100, 7.5);
   await level("well", "nothing has changed");
   await page.screenshot({ path: shots + "/verdict-well.png" });
   await page.waitForSelector("#c-agree svg");
@@ -30,6 +35,8 @@ const { assert, call, launch, level: shown, post, row, send, shots, truth, url }
     return document.querySelector("#c-agree .legend").textContent.includes("agreement with zero-shot " + agreement);
   });
   assert(!/No traffic yet/.test(await page.textContent("main")));
+  assert.match(await page.textContent("#key"), /Sets that hold the truth, 90 %.*held [\d.]+ % of \d+ labels.*labels confirm the promise/);
+  assert.match(await page.textContent("#alarms"), /at most one false alarm in 50,000 scenes/);
   await page.screenshot({ path: shots + "/labels.png", fullPage: true });
   // freeze and unfreeze
   await page.click("#freeze");
@@ -72,6 +79,10 @@ const { assert, call, launch, level: shown, post, row, send, shots, truth, url }
   await page.click("#class-rows button");
   await page.waitForSelector("td.story svg");
   assert.strictEqual(await page.getAttribute("#class-rows button", "aria-expanded"), "true");
+  // its curve is the estimated accuracy, with a band
+  const { points } = await call("GET", `/v1/streams/default/classes/${await page.getAttribute("#class-rows button", "data-label")}/history`);
+  const right = `estimated right ${(100 * points.at(-1).estimate.top1).toFixed(1)} %`;
+  await page.waitForFunction(right => document.querySelectorAll("td.story .legend")[2]?.textContent === right && document.querySelector("td.story [opacity]"), right);
   await page.screenshot({ path: shots + "/story.png", fullPage: true });
   await page.click("#class-rows button");
   // all streams at a glance: a second one is chosen by its card
@@ -81,11 +92,21 @@ const { assert, call, launch, level: shown, post, row, send, shots, truth, url }
   await page.waitForFunction(() => /yard/.test(document.querySelector("#verdict .of").textContent));
   await page.click("#streams button[data-stream=default]");
   await page.waitForFunction(() => document.querySelector("#verdict .of").textContent === "default");
+  // a stream that is deleted while it is looked at is not quietly another one
+  await post("/v1/streams/default/clone", { name: "soon-gone" });
+  await page.waitForSelector("#streams button[data-stream=soon-gone]");
+  await page.click("#streams button[data-stream=soon-gone]");
+  await page.waitForFunction(() => document.querySelector("#verdict .of").textContent === "soon-gone");
+  await remove("/v1/streams/soon-gone");
+  await page.waitForFunction(() => document.querySelector("#alert").textContent === "There is no stream soon-gone any more. Choose another one.");
+  assert(await page.isHidden("#one"));
+  await page.click("#streams button[data-stream=default]");
+  await page.waitForFunction(() => document.querySelector("#verdict .of").textContent === "default" && document.querySelector("#alert").hidden);
   // a feature row: zero-shot beside adapted
   await page.fill("#features", JSON.stringify(row(2000)));
   await page.click("#try button");
   await page.waitForSelector("#answer table");
-  assert.match(await page.textContent("#answer"), /Adapted.*Zero-shot/s);
+  assert.match(await page.textContent("#answer"), /Adapted.*Zero-shot.*Set of classes: /s);
   await page.fill("#features", "1, two");
   await page.click("#try button");
   await page.waitForFunction(() => /Expected numbers/.test(document.querySelector("#answer").textContent));
@@ -117,12 +138,18 @@ const { assert, call, launch, level: shown, post, row, send, shots, truth, url }
   await page.click("#streams button[data-stream=default]");
   await page.waitForFunction(() => document.querySelector("#s-fleet").hidden);
   for (const name of ["gate-1", "gate-2"]) await call("DELETE", `/v1/streams/${name}`);
+  const fits = async (page, what) => {
+    const overflow = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+    assert(overflow <= 0, `the page is wider than ${what} by ${overflow}`);
+  };
+  await fits(page, "1280");
   const dark = await open({ viewport: { width: 1280, height: 900 }, colorScheme: "dark" });
   await dark.waitForSelector("#c-agree svg");
   await dark.screenshot({ path: shots + "/dark.png", fullPage: true });
   for (const [width, colorScheme] of [[1920, "light"], [1920, "dark"]]) {
     const large = await open({ viewport: { width, height: 1080 }, colorScheme });
     await large.waitForSelector("#c-agree svg");
+    await fits(large, String(width));
     await large.screenshot({ path: `${shots}/${width}-${colorScheme}.png`, fullPage: true });
   }
   const night = await open({ viewport: { width: 390, height: 844 }, deviceScaleFactor: 2, hasTouch: true, colorScheme: "dark" });
@@ -130,15 +157,17 @@ const { assert, call, launch, level: shown, post, row, send, shots, truth, url }
   await night.screenshot({ path: shots + "/phone-dark.png", fullPage: true });
   const phone = await open({ viewport: { width: 390, height: 844 }, deviceScaleFactor: 2, hasTouch: true });
   await phone.waitForSelector("#c-agree svg");
-  const overflow = await phone.evaluate(() => document.documentElement.scrollWidth - innerWidth);
-  assert(overflow <= 0, "the page is wider than the phone by " + overflow);
+  await fits(phone, "the phone");
   await phone.screenshot({ path: shots + "/phone.png", fullPage: true });
   assert.deepStrictEqual([problems, foreign], [[], []]);
   // without a token it says so, and the browser's own complaint about 401 is all there is in its console
   const context = await browser.newContext();
   const stranger = await context.newPage();
   await stranger.goto(url + "/");
-  await stranger.waitForFunction(() => /needs a token: paste a read token/.test(document.querySelector("#alert").textContent));
+  await stranger.waitForFunction(() => /^This server needs a token: paste a read token/.test(document.querySelector("#alert").textContent));
+  await stranger.fill("#token", "a-wrong-token");
+  await stranger.click("#auth button");
+  await stranger.waitForFunction(() => /^The token is not known. This server needs a token/.test(document.querySelector("#alert").textContent));
   const docs = await context.newPage();
   docs.on("console", message => { if (message.type() === "error") problems.push(message.text()); });
   await docs.goto(url + "/docs");

@@ -56,6 +56,86 @@ fn receiver() -> (String, mpsc::Receiver<String>) {
     (url, posts)
 }
 
+/// A broker that lets anyone in; what is published, as topic and text.
+#[cfg(feature = "mqtt")]
+fn broker() -> (String, mpsc::Receiver<(String, String)>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("mqtt://{}", listener.local_addr().unwrap());
+    let (send, published) = mpsc::channel();
+    std::thread::spawn(move || {
+        let (mut socket, _) = listener.accept().unwrap();
+        loop {
+            let mut byte = [0u8];
+            if socket.read_exact(&mut byte).is_err() {
+                return;
+            }
+            let kind = byte[0];
+            let mut length = 0usize;
+            for shift in [0, 7, 14, 21] {
+                socket.read_exact(&mut byte).unwrap();
+                length |= usize::from(byte[0] & 127) << shift;
+                if byte[0] < 128 {
+                    break;
+                }
+            }
+            let mut body = vec![0; length];
+            socket.read_exact(&mut body).unwrap();
+            match kind >> 4 {
+                1 => socket.write_all(&[0x20, 2, 0, 0]).unwrap(),
+                3 => {
+                    let end = 2 + usize::from(u16::from_be_bytes([body[0], body[1]]));
+                    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+                    // Behind the topic stands the number of the message, which is acknowledged.
+                    socket.write_all(&[0x40, 2, body[end], body[end + 1]]).unwrap();
+                    if send.send((text(&body[2..end]), text(&body[end + 2..]))).is_err() {
+                        return;
+                    }
+                }
+                _ => {}
+            }
+        }
+    });
+    (url, published)
+}
+
+/// The next text on a topic.
+#[cfg(feature = "mqtt")]
+fn next_on(published: &mpsc::Receiver<(String, String)>, topic: &str) -> String {
+    let wait = std::time::Duration::from_secs(30);
+    loop {
+        let (on, text) = published.recv_timeout(wait).unwrap_or_else(|e| panic!("nothing on {topic}: {e}"));
+        if on == topic {
+            return text;
+        }
+    }
+}
+
+#[cfg(feature = "mqtt")]
+#[test]
+fn a_broker_keeps_no_word_of_a_stream_that_is_gone_and_hears_of_one_that_is_damaged() {
+    let folder = tempfile::tempdir().unwrap();
+    let serve = || {
+        let (url, published) = broker();
+        let mut settings = config(folder.path());
+        settings.alarms.mqtt = Some(url);
+        (Service::start(settings), published)
+    };
+    let (service, published) = serve();
+    service.ensure("default", "ul-tta");
+    service.ensure("yard", "ul-tta");
+    assert_eq!(next_on(&published, "ultta/yard/verdict"), "watch", "no row has arrived yet");
+    assert_eq!(service.delete("/v1/streams/yard"), 204);
+    assert_eq!(next_on(&published, "ultta/yard/verdict"), "");
+    assert_eq!(next_on(&published, "ultta/yard/state"), "");
+    service.stop();
+    std::fs::write(folder.path().join("streams/default/head.safetensors"), "broken").unwrap();
+    let (service, published) = serve();
+    assert_eq!(next_on(&published, "ultta/default/verdict"), "act");
+    let state = next_on(&published, "ultta/default/state");
+    assert!(state.contains("could not be opened"), "{state}");
+    service.stop();
+}
+
 #[test]
 fn a_change_is_an_event_a_metric_a_verdict_and_a_signed_post() {
     let folder = tempfile::tempdir().unwrap();
@@ -217,6 +297,19 @@ fn metrics_are_there_before_the_first_alarm() {
     for name in ["standing", "restarts", "effective_classes_zero_shot", "silence_seconds"] {
         assert!(metrics.contains(&format!("ultta_{name}{{stream=\"default\"}}")), "{name}: {metrics}");
     }
+    // How right an empty stream is, nobody knows.
+    assert!(!metrics.contains("ultta_estimated"), "{metrics}");
+    service.classify(&rows(100));
+    let metrics = String::from_utf8(service.get_bytes("/metrics").1).unwrap();
+    for which in ["", "_recent", "_zero_shot", "_recent_zero_shot"] {
+        let value = |end: &str| -> f64 {
+            let start = format!("ultta_estimated{which}_top1{end}{{stream=\"default\"}} ");
+            let line = metrics.lines().find_map(|line| line.strip_prefix(&start));
+            line.unwrap_or_else(|| panic!("{start}: {metrics}")).parse().unwrap()
+        };
+        let (low, top1, high) = (value("_low"), value(""), value("_high"));
+        assert!(0.0 <= low && low < top1 && top1 < high && high <= 1.0, "{which}: {low} {top1} {high}");
+    }
     // What the dashboard and the rules ask for exists.
     let deploy = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
     for file in ["grafana.json", "prometheus-rules.yml"] {
@@ -245,5 +338,22 @@ fn a_class_has_a_story() {
     let (_, told) = story(0);
     let share = told["points"][0]["recent"].as_f64().unwrap();
     assert!((0.0..=1.0).contains(&share) && told["class"].is_string(), "{told}");
+    // The story ends where the table of classes stands.
+    let (_, all) = service.get("/v1/streams/default/classes");
+    let mut named = 0;
+    for class in all["classes"].as_array().unwrap() {
+        let (_, told) = story(class["label"].as_u64().unwrap() as usize);
+        let last = &told["points"].as_array().unwrap().last().unwrap()["estimate"];
+        if class["answers"] == 0 {
+            assert!(last.is_null(), "{told}");
+            continue;
+        }
+        named += 1;
+        for end in ["top1", "low", "high"] {
+            let [shown, told] = [last, &class["estimate"]].map(|estimate| estimate[end].as_f64().unwrap());
+            assert!((shown - told).abs() < 1e-6, "{end}: {shown} in the story, {told} in the table");
+        }
+    }
+    assert!(named > 1, "{all}");
     service.stop();
 }
