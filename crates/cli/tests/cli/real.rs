@@ -106,7 +106,8 @@ fn shots_garbage_and_narrow_streams_keep_the_promise() {
     // Pictures of one class, one after another, are pictures; and so are rows whose logits are all there is of them.
     assert!(share(sorted) > 0.9, "{}", sorted["record"]);
     let narrow = &eval("wide/eurosat10-logitspace/clip-vit-b16", "iid")["runs"][0];
-    assert!(share(narrow) > 0.9 && gain(narrow, "top1") > 4.0, "{narrow}");
+    // Of rows that are cosines with ten texts one in eight looks like the one before.
+    assert!(share(narrow) > 0.85 && gain(narrow, "top1") > 4.0, "{narrow}");
 }
 
 #[test]
