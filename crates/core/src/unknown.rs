@@ -285,8 +285,8 @@ impl Unknown {
                 }
             }
             fresh.share = state.scalar::<f64>("unknown.share")?.clamp(SHARE_BOUNDS.0, SHARE_BOUNDS.1);
-            // States of earlier builds do not have it.
-            if state.has("unknown.rejected") {
+            // States of earlier builds have neither.
+            if state.has("unknown.rejected") || state.has("unknown.judged") {
                 fresh.rejected = state.within::<f64>("unknown.rejected", 1, 0.0..=1.0)?[0];
                 [fresh.judged] = state.counts("unknown.judged")?;
             }

@@ -306,7 +306,8 @@ impl Session {
 
     /// Per class: how far its prototype `movement` went, its `prior` and its `evidence` in samples (empty arrays where
     /// the method has none); the `answers` that named it and the `estimate` of how many of these are right, with
-    /// `estimate_low` and `estimate_high`.
+    /// `estimate_low` and `estimate_high`; under `estimate_zero_shot`, `estimate_zero_shot_low` and `estimate_zero_shot_high` the same
+    /// of the zero-shot answers. Where no answer named a class, its interval is 0 to 1.
     fn per_class<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let classes = self.using(py, |session| Ok(session.per_class()))?;
         let dict = PyDict::new(py);
@@ -315,9 +316,13 @@ impl Session {
         dict.set_item("evidence", vector(py, classes.iter().map(|c| c.evidence).collect()))?;
         let named = self.using(py, |session| Ok(session.class_estimates()))?;
         dict.set_item("answers", vector(py, named.iter().map(|c| c.answers as f64).collect()))?;
-        dict.set_item("estimate", vector(py, named.iter().map(|c| c.adapted.top1).collect()))?;
-        dict.set_item("estimate_low", vector(py, named.iter().map(|c| c.adapted.low).collect()))?;
-        dict.set_item("estimate_high", vector(py, named.iter().map(|c| c.adapted.high).collect()))?;
+        let sides: [(&str, fn(&ultta::ClassEstimate) -> ultta::Estimate); 2] =
+            [("estimate", |c| c.adapted), ("estimate_zero_shot", |c| c.zero_shot)];
+        for (name, of) in sides {
+            dict.set_item(name, vector(py, named.iter().map(|c| of(c).top1).collect()))?;
+            dict.set_item(format!("{name}_low"), vector(py, named.iter().map(|c| of(c).low).collect()))?;
+            dict.set_item(format!("{name}_high"), vector(py, named.iter().map(|c| of(c).high).collect()))?;
+        }
         Ok(dict)
     }
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ultta
-from conftest import DATA, simulate
+from conftest import DATA, simulate, unit
 
 #: The real streams, by dataset and encoder. Other packs may stand beside them.
 PACKS = [
@@ -64,6 +64,52 @@ def test_a_simulated_stream_bit_for_bit(tmp_path: Path, preset: str) -> None:
     stream.head.save(tmp_path / "head.safetensors")
     np.save(tmp_path / "features.npy", stream.features)
     compare(tmp_path / "features.npy", tmp_path / "head.safetensors", stream.features, tmp_path, preset)
+
+
+def test_what_is_told_beside_the_answers(tmp_path: Path) -> None:
+    """Estimates, sets, rejection and alarms: as the command line tells them, and as they are."""
+    stream = simulate(rows=2400, dim=96)
+    features = stream.features.copy()
+    features[1800:] = unit(features[1800:] + 0.4 * unit(np.random.default_rng(5).normal(size=96)))
+    stream.head.save(tmp_path / "head.safetensors")
+    np.save(tmp_path / "features.npy", features)
+    command = ["ultta", "run", "--features", tmp_path / "features.npy", "--head", tmp_path / "head.safetensors"]
+    command += ["--coverage", "0.9", "--unknown", "5%", "--out", tmp_path / "rows.jsonl", "--json"]
+    run = subprocess.run([str(part) for part in command], check=True, capture_output=True, text=True)
+    summary = json.loads(run.stdout)
+    session = ultta.Session(stream.head, coverage=0.9, unknown={"score": "cone", "cost": 0.05})
+    steps = [session.step(features[i : i + 64]) for i in range(0, len(features), 64)]
+    health = session.health
+    for theirs, ours in (
+        (summary["estimate"], health.estimate),
+        (summary["zero_shot"]["estimate"], health.estimate_zero_shot),
+    ):
+        assert {key: theirs[key] for key in ("top1", "low", "high")} == ours.to_dict()
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert [row["set"] for row in rows] == [found for step in steps for found in step.sets]
+    assert [row["unknown"] for row in rows] == [bool(one) for step in steps for one in step.unknown]
+    told = [alarm for step in steps for alarm in step.alarms]
+    assert told and told == session.alarms and health.alarms == len(told)
+    for theirs, ours in zip(summary["alarms"], told, strict=True):
+        assert theirs.items() >= ours.items()
+    assert 1780 <= told[0]["since"] <= told[0]["id"] < 1950 and told[0]["advice"], told
+    # Held to the truth, before the change: an estimate that holds, sets that cover, little of the known rejected.
+    fresh = ultta.Session(stream.head, coverage=0.9, unknown={"score": "cone", "cost": 0.05})
+    step = fresh.step(features[:1800])
+    right = (step.labels == stream.labels[:1800]).mean()
+    assert fresh.health.estimate.low <= right <= fresh.health.estimate.high
+    assert not fresh.health.coverage_promise and fresh.health.coverage == 0.9 and fresh.health.set_size > 0
+    fresh.feedback(step.ids[-200:], stream.labels[1600:1800])
+    assert fresh.health.coverage_promise and fresh.health.coverage_labels == 200
+    assert fresh.health.estimate_labels == 200 - step.unknown[1600:].sum(), "what fits no class is neither right nor wrong"
+    held = np.mean([label in found for label, found in zip(stream.labels[1600:1800], step.sets[1600:])])
+    assert abs(fresh.health.coverage_held - held) < 1e-9
+    assert step.unknown.mean() < 0.1 and abs(fresh.health.unknown_share - step.unknown.mean()) < 0.02
+    per_class = fresh.per_class()
+    assert per_class["answers"].sum() == 1800 - step.unknown.sum()
+    for side in ("estimate", "estimate_zero_shot"):
+        assert (per_class[f"{side}_low"] <= per_class[side]).all()
+        assert (per_class[side] <= per_class[f"{side}_high"]).all()
 
 
 @pytest.mark.parametrize("pack", PACKS)
