@@ -105,7 +105,7 @@ fn updates_by_time_come_without_times_being_given() {
         draw(&place.path(&format!("a/{i:03}.png")), i);
     }
     let since_the_last_update = |seconds: &str| {
-        let seconds = format!("update.seconds={seconds}");
+        let seconds = format!("advanced.update_seconds={seconds}");
         let rarely = ["--set", "advanced.update_every=1000000", "--set", &seconds];
         let args =
             ["classify", "a", "--labels", "cat,dog,fox", "--batch", "4", "--save-state", "s.safetensors"];
