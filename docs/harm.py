@@ -2,8 +2,7 @@
 """Where the default gains and where it loses, as the tables of docs/harm.md.
 
     ultta eval --data DATA --data WIDE --methods ul-tta --protocols harm --seeds 0-4 --out runs/harm
-    ultta eval --data DATA --data WIDE --methods ul-tta --seeds 0-4 --out runs/harm \\
-      --protocols iid+garbage:1:noise,iid+garbage:2500:noise:middle,iid+garbage:2500:cone:middle,iid+garbage:2500:flip:middle
+    ultta eval --data DATA --data WIDE --methods ul-tta --seeds 0-4 --out runs/harm --protocols iid+garbage:1:noise,iid+garbage:2500:noise:middle,iid+garbage:2500:cone:middle,iid+garbage:2500:flip:middle
     ultta eval --data DATA/imagenet6k --data WIDE/whurs19 --heads all --methods ul-tta --protocols harm --seeds 0-4 --out runs/weak
     python3 docs/harm.py runs/harm runs/weak > docs/harm.md
 
