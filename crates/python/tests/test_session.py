@@ -126,7 +126,7 @@ def test_views_in_both_shapes(stream: Stream) -> None:
 
 
 def test_times_drive_updates(stream: Stream) -> None:
-    session = ultta.Session(stream.head, update={"seconds": 1.0})
+    session = ultta.Session(stream.head, advanced={"update_seconds": 1.0})
     session.step(stream.features[:200], times=np.arange(200.0))
     with pytest.raises(ValueError, match="times: expected 10, got 3"):
         session.step(stream.features[:10], times=[1, 2, 3])
