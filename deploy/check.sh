@@ -39,16 +39,18 @@ check_site() {
     deploy/site.sh
 }
 
-# Packs the crates and builds each from its package, against the packages of the others.
+# Packs the crates and builds each from its package, against the packages of the others. Without a named folder each of them would
+# compile all its dependencies anew.
 check_crates() {
-    cargo publish --workspace --dry-run --allow-dirty
+    CARGO_TARGET_DIR=$PWD/target cargo publish --workspace --dry-run --allow-dirty
     ls -l target/package/*.crate
 }
 
 check_archive() {
     rm -rf target/archives
-    cargo build --locked --profile "$profile" --features "$features"
-    deploy/archive.sh "target/$profile/ultta" "$host" "$features" target/archives
+    # With its target named it shares the compiled dependencies of the wheel.
+    cargo build --locked --profile "$profile" --features "$features" --target "$host"
+    deploy/archive.sh "target/$host/$profile/ultta" "$host" "$features" target/archives
     ls -l target/archives
     tar -tzf "target/archives/ultta-$host.tar.gz" > "$work/members"
     for member in THIRD_PARTY_LICENSES.txt sbom.cdx.json man/ultta-run.1 completions/ultta.bash; do

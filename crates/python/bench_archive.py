@@ -4,7 +4,7 @@
     python3 crates/python/bench_archive.py --folder FOLDER
 
 Prints tables in Markdown (docs/archives.md): rows a second beside `ultta run`, the largest memory of all processes (what they
-share counted once), what starting the engine took. The answers of Ray and of Spark are compared with each other, and those of one
+share counted once), processor seconds of all processes (which other work on the machine moves less), what starting the engine took. The answers of Ray and of Spark are compared with each other, and those of one
 camera with a session's here. Then a worker of each engine is killed in the middle, and the answers are compared with those of the run
 before. Ends with 1 where an engine is slower than asked: Ray below 0.5 of `ultta run`, Spark below 0.2 (medians of the rounds).
 """
@@ -57,7 +57,7 @@ def make(folder: Path, rows: int, classes: int, dim: int, cameras: int) -> None:
     aside.rename(folder / "rows.parquet")
 
 
-def work(engine: str, folder: Path, partitions: int) -> None:
+def work(engine: str, folder: Path, partitions: int, store: int) -> None:
     """One engine, in a process of its own. Prints how long it started and worked."""
     source, target = str(folder / "rows.parquet"), str(folder / engine)
     # Ray adds to what is there.
@@ -69,8 +69,7 @@ def work(engine: str, folder: Path, partitions: int) -> None:
 
         from ultta.ray import adapt
 
-        store = 2 << 30
-        ray.init(num_cpus=2, object_store_memory=store, include_dashboard=False, logging_level="ERROR")
+        ray.init(num_cpus=2, object_store_memory=store << 30, include_dashboard=False, logging_level="ERROR")
         ray.data.DataContext.get_current().enable_progress_bars = False
         started = time.monotonic()
         rows = ray.data.read_parquet(source)
@@ -94,10 +93,10 @@ def work(engine: str, folder: Path, partitions: int) -> None:
     print(json.dumps({"start": started - begun, "work": done - started}))
 
 
-def command(engine: str, folder: Path, partitions: int) -> list[str]:
+def command(engine: str, folder: Path, partitions: int, store: int) -> list[str]:
     if engine != "run":
         own = [sys.executable, __file__, "--folder", str(folder), "--partitions", str(partitions)]
-        return [*own, "--engine", engine]
+        return [*own, "--store", str(store), "--engine", engine]
     files = ["--features", "rows.parquet", "--head", "head.safetensors", "--out", "run.parquet"]
     return [sys.executable, "-m", "ultta", "run", "--quiet", *files]
 
@@ -121,27 +120,36 @@ def memory(processes: list[psutil.Process]) -> int:
     return total
 
 
-def measure(engine: str, folder: Path, partitions: int, kill: bool = False) -> dict[str, float]:
+def measure(engine: str, folder: Path, partitions: int, store: int, kill: bool = False) -> dict[str, float]:
     """Runs an engine and watches it; with `kill`, kills a worker that has worked for a second."""
     env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "RAY_DATA_DISABLE_PROGRESS_BARS": "1"}
     begun = time.monotonic()
     log = open(folder / f"{engine}.log", "w")
     child = subprocess.Popen(
-        command(engine, folder, partitions), cwd=folder, env=env, stdout=subprocess.PIPE, stderr=log, text=True
+        command(engine, folder, partitions, store), cwd=folder, env=env, stdout=subprocess.PIPE, stderr=log, text=True
     )
     top, killed, first = psutil.Process(child.pid), 0, {}
-    peak = 0
+    spent: dict[int, float] = {}
+    peak, looks = 0, 0
     while child.poll() is None:
         try:
             below = top.children(recursive=True)
         except psutil.Error:
             break
-        peak = max(peak, memory([top, *below]))
+        # To look at memory takes time of its own: once a second.
+        peak = max(peak, memory([top, *below])) if looks % 5 == 0 else peak
+        looks += 1
+        for process in [top, *below]:
+            try:
+                times = process.cpu_times()
+                spent[process.pid] = times.user + times.system
+            except psutil.Error:
+                continue
         for process in below if kill and not killed else []:
             try:
                 if is_worker(engine, process):
-                    spent = process.cpu_times().user
-                    if spent - first.setdefault(process.pid, spent) > 0.5:
+                    busy = process.cpu_times().user
+                    if busy - first.setdefault(process.pid, busy) > 0.5:
                         os.kill(process.pid, signal.SIGKILL)
                         killed = process.pid
                         break
@@ -156,7 +164,7 @@ def measure(engine: str, folder: Path, partitions: int, kill: bool = False) -> d
     if kill and not killed:
         raise SystemExit(f"{engine}: no worker was met")
     told = json.loads(out.strip().splitlines()[-1]) if engine != "run" else {"start": 0.0, "work": seconds}
-    return {**told, "peak": peak}
+    return {**told, "peak": peak, "processor": sum(spent.values())}
 
 
 def answers(folder: Path, engine: str) -> pa.Table:
@@ -183,13 +191,14 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=512)
     parser.add_argument("--cameras", type=int, default=16)
     parser.add_argument("--partitions", type=int, default=32)
+    parser.add_argument("--store", type=int, default=4, help="GiB of Ray's object store; what is beyond it goes to disk")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--no-kills", action="store_true", help="leave the killed workers out")
     parser.add_argument("--engine", choices=("ray", "spark"), help="only this one, once, without any table")
     args = parser.parse_args()
     folder = args.folder.resolve()
     if args.engine:
-        return work(args.engine, folder, args.partitions)
+        return work(args.engine, folder, args.partitions, args.store)
     if not (folder / "rows.parquet").exists():
         make(folder, args.rows, args.classes, args.dim, args.cameras)
     rows = pq.read_metadata(folder / "rows.parquet").num_rows
@@ -197,9 +206,9 @@ def main() -> None:
     slow: list[str] = []
     for _ in range(args.rounds):
         for engine in ENGINES:
-            found[engine].append(measure(engine, folder, args.partitions))
+            found[engine].append(measure(engine, folder, args.partitions, args.store))
             print(engine, found[engine][-1], file=sys.stderr, flush=True)
-    print("| | rows a second | beside `ultta run` (each round) | memory, largest | engine start |\n|---|---|---|---|---|")
+    print("| | rows a second | beside `ultta run` (each round) | memory, largest | processor s | engine start |\n|---|---|---|---|---|---|")
     for engine, rounds in found.items():
         rate = rows / float(np.median([one["work"] for one in rounds]))
         ratios = [base["work"] / one["work"] for base, one in zip(found["run"], rounds)]
@@ -208,8 +217,9 @@ def main() -> None:
             slow.append(f"{engine}: {np.median(ratios):.2f}× of `ultta run`, {ASKED[engine]}× are asked for")
         peak = max(one["peak"] for one in rounds) / 2**30
         start = float(np.median([one["start"] for one in rounds]))
+        processor = float(np.median([one["processor"] for one in rounds]))
         name = "`ultta run`" if engine == "run" else engine.capitalize()
-        print(f"| {name} | {rate:,.0f} | {beside} | {peak:.1f} GiB | {start:.0f} s |")
+        print(f"| {name} | {rate:,.0f} | {beside} | {peak:.1f} GiB | {processor:.0f} | {start:.0f} s |")
     print()
     ray, spark = answers(folder, "ray"), answers(folder, "spark")
     if not ray.equals(spark.cast(ray.schema)):
@@ -220,7 +230,7 @@ def main() -> None:
         check_one(folder, engine, whole)
         if args.no_kills:
             continue
-        again = measure(engine, folder, args.partitions, kill=True)
+        again = measure(engine, folder, args.partitions, args.store, kill=True)
         if not answers(folder, engine).equals(whole):
             raise SystemExit(f"{engine}: other answers after a worker was killed")
         print(f"{engine}: a worker was killed in the middle; the same {rows:,} answers, {again['work']:.0f} s", flush=True)

@@ -140,7 +140,9 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         return usage("which pictures? give files, folders or --watch DIR");
     }
     if !args.head.given() && args.head_file.is_none() {
-        return usage("which classes? give --labels cat,dog, --labels-file FILE or --head FILE");
+        return usage(
+            "which classes? give --labels cat,dog, --labels-file FILE, --labels-folder DIR (a folder per class) or --head FILE",
+        );
     }
     if let Some(folder) = args.watch.as_ref().filter(|folder| !folder.is_dir()) {
         return usage(format!("--watch: {} is no folder", shown(&folder)));

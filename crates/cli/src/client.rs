@@ -117,6 +117,9 @@ enum Command {
         /// Generation of the samples, as their answers had it; needed after a reset, a return to a snapshot or a merge
         #[arg(long, value_name = "N")]
         generation: Option<u64>,
+        /// The service's answer as JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Give labels of earlier samples that count at once, or take them back. The exit code is 1 if one of them could not be used
     Correct {
@@ -129,6 +132,9 @@ enum Command {
         /// Generation of the samples, as their answers had it; needed after a reset, a return to a snapshot or a merge
         #[arg(long, value_name = "N")]
         generation: Option<u64>,
+        /// The service's answer as JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Say why an earlier sample is answered as it is
     Explain {
@@ -155,6 +161,9 @@ enum Command {
         /// Its label; the number of samples seen if not given
         #[arg(long)]
         label: Option<String>,
+        /// The service's answer as JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Return to a snapshot
     Rollback {
@@ -237,7 +246,7 @@ enum Command {
     /// Print a program that talks to this stream: curl or python
     Example {
         /// The language
-        #[arg(value_parser = ["curl", "python"])]
+        #[arg(value_parser = ["curl", "python"], default_value = "curl")]
         language: String,
     },
 }
@@ -290,16 +299,17 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
             output::check_writable(out)?;
             download(&client, &format!("{stream}/layer?format={format}"), out)?
         }
-        Command::Feedback { labels, generation } => {
+        Command::Feedback { labels, generation, json } => {
             let labels = labels.iter().map(|text| label(text)).collect::<anyhow::Result<Vec<_>>>()?;
-            return hand_over(&client, &format!("{stream}/feedback"), labels, *generation, &["refused"]);
+            let body = json!({"labels": labels, "generation": generation});
+            return hand_over(&client, &format!("{stream}/feedback"), &body, *json, &["refused"]);
         }
-        Command::Correct { labels, withdraw, generation } => {
+        Command::Correct { labels, withdraw, generation, json } => {
             let given = labels.iter().map(|text| label(text));
             let taken = withdraw.iter().map(|id| Ok(json!({"id": id, "withdraw": true})));
             let labels = given.chain(taken).collect::<anyhow::Result<Vec<_>>>()?;
-            let failures = ["refused", "unused"];
-            return hand_over(&client, &format!("{stream}/correct"), labels, *generation, &failures);
+            let body = json!({"labels": labels, "generation": generation});
+            return hand_over(&client, &format!("{stream}/correct"), &body, *json, &["refused", "unused"]);
         }
         Command::Explain { id, best, json } => {
             let told = client.post(&format!("{stream}/explain"), &json!({"id": id, "best": best}))?;
@@ -317,8 +327,15 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
             let why_none = "the stream keeps no scenes without a label".into();
             Suggested { list, why_none }.print(&mut stdout(), *json)?
         }
-        Command::Snapshot { label } => {
-            print(&client.post(&format!("{stream}/snapshots"), &json!({"label": label}))?)
+        Command::Snapshot { label, json } => {
+            let kept = client.post(&format!("{stream}/snapshots"), &json!({"label": label}))?;
+            if *json {
+                print(&kept)
+            } else {
+                let label = kept["label"].as_str().unwrap_or_default();
+                let line = format!("{}: snapshot {label} kept, {} bytes", args.stream, kept["bytes"]);
+                writeln!(stdout(), "{}", shown(&line))?
+            }
         }
         Command::Rollback { label, json } => {
             let view = client.post(&format!("{stream}/rollback"), &json!({"label": label}))?;
@@ -356,7 +373,7 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
                 "curl" => include_str!("client/example.sh"),
                 _ => include_str!("client/example.py"),
             };
-            let text = text.replace("{url}", &args.service.url).replace("{stream}", &args.stream);
+            let text = text.replace("{url}", client.url()).replace("{stream}", &args.stream);
             let text = text.replace("{expects}", &expects);
             write!(stdout(), "{}", text.replace("{dim}", &dim.unwrap_or(512).to_string()))?;
         }
@@ -408,12 +425,16 @@ fn download(client: &Client, path: &str, file: &Path) -> anyhow::Result<()> {
 fn hand_over(
     client: &Client,
     path: &str,
-    labels: Vec<Value>,
-    generation: Option<u64>,
+    body: &Value,
+    json: bool,
     failures: &[&str],
 ) -> anyhow::Result<ExitCode> {
-    let answer = client.post(path, &json!({"labels": labels, "generation": generation}))?;
-    print(&answer);
+    let answer = client.post(path, body)?;
+    if json {
+        print(&answer)
+    } else {
+        shown_for_people::outcomes(&answer, &mut stdout())?
+    }
     let failed = |outcome: &Value| failures.iter().any(|failure| outcome["outcome"] == **failure);
     let failed = answer["outcomes"].as_array().into_iter().flatten().any(failed);
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })

@@ -71,7 +71,7 @@ fn phases() -> [Phase; 3] {
     [
         Phase {
             name: "home domain",
-            about: "the images that the anchors were made for, all classes equally often",
+            about: "the images that the head was made for, all classes equally often",
             samples: 4096,
             domain: Domain::default(),
             mix: Mix::default(),

@@ -67,6 +67,11 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     if !asked.contains(&true) && args.paths.is_empty() {
         return usage("what shall be checked? give --check-model, --head, --features, --dataset or pictures");
     }
+    let holds_rows =
+        |path: &&String| [".safetensors", ".npy", ".parquet"].iter().any(|end| path.ends_with(end));
+    if let Some(path) = args.paths.iter().find(holds_rows) {
+        return usage(format!("{} is no picture: give it as --features or --head", shown(path)));
+    }
     let mut worst = Verdict::Fine;
     let mut show = |title: &str, findings: &[Finding]| -> std::io::Result<()> {
         // Names of files and classes are part of what is said.

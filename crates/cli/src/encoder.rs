@@ -134,7 +134,11 @@ impl HeadArgs {
             (Some(list), ..) => Classes::from_list(list)?,
             (_, Some(file), _) => Classes::from_file(file)?,
             (.., Some(folder)) => Classes::from_folder(folder)?,
-            _ => return usage("which classes? give --labels cat,dog or --labels-file FILE"),
+            _ => {
+                return usage(
+                    "which classes? give --labels cat,dog, --labels-file FILE or --labels-folder DIR",
+                );
+            }
         })
     }
 

@@ -60,9 +60,11 @@ pub fn message(error: &anyhow::Error) -> String {
     for cause in error.chain() {
         let missing = missing(cause);
         let cause = missing.clone().unwrap_or_else(|| cause.to_string());
-        // Some errors quote their cause themselves.
-        if !message.contains(&cause) {
-            message = if message.is_empty() { cause } else { format!("{message}: {cause}") };
+        // Some errors quote their cause themselves, and some causes name the file that was said before.
+        if cause.contains(&message) {
+            message = cause;
+        } else if !message.contains(&cause) {
+            message = format!("{message}: {cause}");
         }
         // What the system says of it is the same again.
         if missing.is_some() {
@@ -119,7 +121,7 @@ pub fn advice(error: &Error) -> &'static str {
 /// What to do about a model that cannot be had, in flags; empty where the error says it all.
 fn model_advice(error: &ultta_encode::Error) -> &'static str {
     match error {
-        ultta_encode::Error::Hub { .. } => "; --model FOLDER needs no hub",
+        ultta_encode::Error::Hub { .. } => " (--model FOLDER, --model tiny)",
         ultta_encode::Error::Model { reason, .. } if reason == NO_ONNX => "; build it with `--features onnx`",
         _ => "",
     }
@@ -169,7 +171,7 @@ mod tests {
     fn what_a_build_or_a_hub_lacks_comes_with_the_flag_that_helps() {
         let told = |error: ultta_encode::Error| message(&anyhow::Error::from(error));
         let hub = told(ultta_encode::Error::Hub { reason: "nothing came".into() });
-        assert_eq!(hub, "hub: nothing came; --model FOLDER needs no hub");
+        assert_eq!(hub, "hub: nothing came (--model FOLDER, --model tiny)");
         let onnx = told(ultta_encode::Error::Model { reason: NO_ONNX.into(), path: "m".into() });
         assert!(onnx.ends_with("; build it with `--features onnx`"), "{onnx}");
         let parquet = ultta::FeatureFile::from_bytes("a.parquet", *b"PAR1").unwrap_err();
@@ -187,6 +189,9 @@ mod tests {
         let (source, path) = absent(ErrorKind::NotFound);
         let error = anyhow::Error::from(ultta_encode::Error::Io { doing: "opening", source, path });
         assert_eq!(message(&error.context("labels")), "labels: no such file or folder: shape");
+        let (source, path) = absent(ErrorKind::NotFound);
+        let error = anyhow::Error::from(Error::Io { doing: "opening", source, path });
+        assert_eq!(message(&error.context("shape")), "no such file or folder: shape", "said once");
         let (source, path) = absent(ErrorKind::PermissionDenied);
         let error = anyhow::Error::from(Error::Io { doing: "opening", source, path });
         assert_eq!(message(&error), "opening: permission denied (shape)");

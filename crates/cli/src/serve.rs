@@ -181,6 +181,9 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     let encoder = match &args.model {
         None => None,
         Some(model) => {
+            // An error means that the pool is running already. Only the image model uses it here.
+            let _ =
+                rayon::ThreadPoolBuilder::new().start_handler(|_| ultta_server::stand_back()).build_global();
             let encoder = ultta_encode::open(model)?;
             if let (Some(spec), Some(path)) = (&spec, &args.head) {
                 crate::encoder::warn_of_another(&spec.head, path, &*encoder);

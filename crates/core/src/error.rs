@@ -201,7 +201,7 @@ pub enum Error {
 fn forgotten(id: u64, remembered: usize, setting: Option<&str>) -> String {
     match setting {
         Some(setting) => format!(
-            "sample {id} is not among the {remembered} remembered ones; the setting {setting} says how many are remembered"
+            "sample {id} is not among the {remembered} remembered ones; the setting {setting} says how many are remembered at most, and a return to a healthy state forgets them"
         ),
         None => format!("sample {id} is not remembered: this method keeps no samples"),
     }

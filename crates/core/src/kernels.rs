@@ -304,52 +304,97 @@ fn dot_i16<S: Simd>(simd: S, row: &[i16], z: &[f32]) -> f32 {
     simd.reduce_sum_f32s(simd.add_f32s(pairs[0], pairs[1]))
 }
 
+/// Writes the places of the bits that are set, beyond `from`, behind the first `found` indices. How many indices there are then. Whether
+/// bits are set cannot be foreseen, so the first few are written in any case.
+#[inline(always)]
+fn take_bits(mut bits: u64, from: usize, out: &mut Vec<u32>, found: usize) -> usize {
+    const FEW: usize = 4;
+    let all = bits.count_ones() as usize;
+    if out.len() < found + 64 {
+        out.resize(found + 256, 0);
+    }
+    let slots = &mut out[found..found + 64];
+    let next = |bits: &mut u64| {
+        let place = bits.trailing_zeros() as usize;
+        *bits &= bits.wrapping_sub(1);
+        (from + place) as u32
+    };
+    for slot in &mut slots[..FEW] {
+        *slot = next(&mut bits);
+    }
+    for slot in slots.iter_mut().take(all).skip(FEW) {
+        *slot = next(&mut bits);
+    }
+    found + all
+}
+
+/// Appends the indices, from `from` on, of the values that are at least `floor`. Every index is written, and the next one over it unless it
+/// was a hit: hits cannot be foreseen.
+#[inline(always)]
+fn keep(values: &[f32], from: usize, floor: f32, out: &mut Vec<u32>) {
+    let start = out.len();
+    out.resize(start + values.len(), 0);
+    let (slots, mut hits) = (&mut out[start..], 0);
+    for (i, &value) in values.iter().enumerate() {
+        slots[hits] = (from + i) as u32;
+        hits += usize::from(value >= floor);
+    }
+    out.truncate(start + hits);
+}
+
 /// Appends the indices of all values that are at least `floor`.
 pub(crate) fn indices_above(values: &[f32], floor: f32, out: &mut Vec<u32>) {
-    struct Above<'a>(&'a [f32], f32, &'a mut Vec<u32>);
-    impl WithSimd for Above<'_> {
-        type Output = ();
+    Arch::new().dispatch(Above(values, floor, out))
+}
 
-        #[inline(always)]
-        fn with_simd<S: Simd>(self, simd: S) {
-            let Above(values, floor, out) = self;
-            let (heads, tail) = S::as_simd_f32s(values);
-            let least = simd.splat_f32s(floor);
-            // Every index is written, and the next one over it unless it was a hit: hits cannot be foreseen.
-            let mut keep = inlined(
-                #[inline(always)]
-                |from: usize, to: usize| {
-                    let start = out.len();
-                    out.resize(start + to - from, 0);
-                    let (slots, mut hits) = (&mut out[start..], 0);
-                    for (i, &value) in values[from..to].iter().enumerate() {
-                        slots[hits] = (from + i) as u32;
-                        hits += usize::from(value >= floor);
+struct Above<'a>(&'a [f32], f32, &'a mut Vec<u32>);
+
+impl WithSimd for Above<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Above(values, floor, out) = self;
+        let (heads, tail) = S::as_simd_f32s(values);
+        let least = simd.splat_f32s(floor);
+        let hits = inlined(
+            #[inline(always)]
+            |v: S::f32s| simd.greater_than_or_equal_f32s(v, least),
+        );
+        let (chunks, rest) = heads.as_chunks::<4>();
+        // Where the CPU has masks of one bit for each value, the bits of four are gathered.
+        if size_of::<S::m32s>() == size_of::<u16>() {
+            let mut found = out.len();
+            for (i, chunk) in chunks.iter().map(|chunk| &chunk[..]).chain([rest]).enumerate() {
+                let mut bits = 0;
+                for (j, &vector) in chunk.iter().enumerate() {
+                    if let &[low, high] = pulp::bytemuck::bytes_of(&hits(vector)) {
+                        bits |= u64::from(u16::from_le_bytes([low, high])) << (16 * j);
                     }
-                    out.truncate(start + hits);
-                },
-            );
+                }
+                found = take_bits(bits, 4 * i * S::F32_LANES, out, found);
+            }
+            out.truncate(found);
+        } else {
             // Whole chunks without a hit are skipped, and then whole vectors.
             let has_hit = inlined(
                 #[inline(always)]
-                |v: S::f32s| simd.first_true_m32s(simd.greater_than_or_equal_f32s(v, least)) < S::F32_LANES,
+                |v: S::f32s| simd.first_true_m32s(hits(v)) < S::F32_LANES,
             );
-            let (chunks, rest) = heads.as_chunks::<4>();
             for (i, chunk) in chunks.iter().enumerate() {
                 let &[a, b, c, d] = chunk;
                 if has_hit(simd.max_f32s(simd.max_f32s(a, b), simd.max_f32s(c, d))) {
-                    for (j, &vector) in chunk.iter().enumerate() {
-                        if has_hit(vector) {
-                            let from = (i * 4 + j) * S::F32_LANES;
-                            keep(from, from + S::F32_LANES);
-                        }
+                    for (j, _) in chunk.iter().enumerate().filter(|(_, vector)| has_hit(**vector)) {
+                        let from = (i * 4 + j) * S::F32_LANES;
+                        keep(&values[from..from + S::F32_LANES], from, floor, out);
                     }
                 }
             }
-            keep(values.len() - tail.len() - rest.len() * S::F32_LANES, values.len());
+            let from = chunks.len() * 4 * S::F32_LANES;
+            keep(&values[from..values.len() - tail.len()], from, floor, out);
         }
+        keep(tail, values.len() - tail.len(), floor, out);
     }
-    Arch::new().dispatch(Above(values, floor, out))
 }
 
 /// The same value everywhere.
@@ -391,6 +436,30 @@ mod tests {
                 x as f32 / u32::MAX as f32 - 0.5
             })
             .collect()
+    }
+
+    #[test]
+    fn indices_are_those_of_the_values_that_reach_the_floor() {
+        for n in [0, 1, 15, 16, 17, 63, 64, 65, 100, 130, 1000] {
+            let values = noise(n, n as u32 + 3);
+            for floor in [-1.0, 0.0, 0.3, 0.49, 1.0] {
+                let reach = |i: &u32| values[*i as usize] >= floor;
+                let expected: Vec<u32> = std::iter::once(7).chain((0..n as u32).filter(reach)).collect();
+                let mut found = vec![7];
+                indices_above(&values, floor, &mut found);
+                assert_eq!(found, expected, "{n} values from {floor}");
+                found = vec![7];
+                Simd::vectorize(pulp::Scalar::new(), Above(&values, floor, &mut found));
+                assert_eq!(found, expected, "{n} values from {floor}, without vectors");
+                // A CPU whose masks are vectors.
+                #[cfg(target_arch = "x86_64")]
+                if let Some(simd) = pulp::x86::V3::try_new() {
+                    found = vec![7];
+                    Simd::vectorize(simd, Above(&values, floor, &mut found));
+                    assert_eq!(found, expected, "{n} values from {floor}, with AVX2");
+                }
+            }
+        }
     }
 
     #[test]

@@ -3,13 +3,13 @@
 //! one known probability. The encoder (attention) and the gradient methods (differentiable) have their own.
 
 use crate::adapter::ScoresRef;
-use crate::kernels::{LANES, exp, exp_f64, max, padded, sum_lanes, vectorised};
+use crate::kernels::{LANES, exp, exp_f64, max, padded, sum_each, sum_lanes, vectorised};
 
 /// A logit that no logit comes near, whose multiples are finite.
 const NOTHING: f32 = -1e30;
 
 /// Number of partial sums in loops over f64 values.
-const LANES_F64: usize = 8;
+pub(crate) const LANES_F64: usize = 8;
 
 /// Logits, one row per sample and one column per class.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -111,7 +111,7 @@ pub fn summary(row: &[f32], tau: f32) -> Summary {
                 let x = tau * (value - top.0);
                 add(&mut sums, i, exp(x), x);
             }
-            Summary::of(top, tau, sums.map(|lanes| sum_lanes(lanes, [])))
+            Summary::of(top, tau, sum_each(sums))
         },
     )
 }
@@ -140,8 +140,8 @@ pub fn weigh(row: &[f32], weights: &mut [f32]) -> Summary {
             for i in 0..LANES {
                 squares[i] += (ends[i] - mean) * (ends[i] - mean);
             }
-            let summary = Summary::of(top, 1.0, sums.map(|lanes| sum_lanes(lanes, [])));
-            Summary { moments: (mean, sum_lanes(squares, []) / n), ..summary }
+            let [weight, moment, square] = sum_each([sums[0], sums[1], squares]);
+            Summary { moments: (mean, square / n), ..Summary::of(top, 1.0, [weight, moment]) }
         },
     )
 }
@@ -175,7 +175,7 @@ pub(crate) fn summary_weighed(
                 weigh_chunk(&logits, top.0, &mut own, &mut sums);
                 listed_weights.extend_from_slice(&own[..classes.len()]);
             }
-            Summary::of(top, 1.0, sums.map(|lanes| sum_lanes(lanes, [])))
+            Summary::of(top, 1.0, sum_each(sums))
         },
     )
 }

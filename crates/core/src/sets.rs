@@ -20,7 +20,7 @@ mod tests;
 
 use std::collections::VecDeque;
 
-use crate::kernels::{indices_above, vectorised};
+use crate::kernels::{LANES, indices_above, vectorised};
 use crate::{Error, Result, State};
 
 /// Labels from which on there is a promise; after a change, labels for samples since.
@@ -123,6 +123,8 @@ pub(crate) struct Sets {
     /// Labels for samples since.
     since: u64,
     size: f64,
+    /// Buffer.
+    found: Vec<u32>,
 }
 
 impl Sets {
@@ -144,12 +146,15 @@ impl Sets {
             changed: 0,
             since: 0,
             size: 0.0,
+            found: Vec::new(),
         })
     }
 
     /// The set of a sample with these probabilities, the most probable class first.
     pub(crate) fn of(&self, probs: &[f32]) -> Vec<u32> {
-        found(probs, self.threshold)
+        let mut found = Vec::new();
+        find(probs, self.threshold, &mut found);
+        found
     }
 
     /// The stream has changed with this sample. That counts from the next sample on at which the belief is looked at, so that it
@@ -165,10 +170,10 @@ impl Sets {
             self.belief.look(id.is_multiple_of(EVERY));
             self.aim();
         }
-        let mut set = found(probs, self.threshold.min(among_best(probs)));
-        let mut given = Given::new(&set, probs, &mut self.belief);
-        let held = set.iter().take_while(|&&class| probs[class as usize] >= self.threshold).count();
-        set.truncate(held);
+        find(probs, self.threshold.min(among_best(probs)), &mut self.found);
+        let mut given = Given::new(&self.found, probs, &mut self.belief);
+        let held = self.found.iter().take_while(|&&class| probs[class as usize] >= self.threshold).count();
+        let set = self.found[..held].to_vec();
         given.held = held as u32;
         if held > BEST && held < probs.len() {
             given.more = Box::from(&set[BEST..]);
@@ -496,29 +501,61 @@ impl Belief {
     }
 }
 
-/// The classes with at least this probability: the more probable first, the lower index first among equals.
-fn found(probs: &[f32], least: f32) -> Vec<u32> {
-    let mut found = Vec::with_capacity(4 * BEST);
-    indices_above(probs, least, &mut found);
+/// Writes the classes with at least this probability: the more probable first, the lower index first among equals.
+fn find(probs: &[f32], least: f32, found: &mut Vec<u32>) {
+    found.clear();
+    indices_above(probs, least, found);
+    if found.len() <= FEW {
+        sort_few(probs, found);
+        return;
+    }
     // Probabilities are not negative, so their bits are in their order; turned over, the larger ones come first.
     let key = |class: u32| u64::from(!probs[class as usize].to_bits()) << 32 | u64::from(class);
-    // A few fit the stack.
-    let (mut few, mut many) = ([0; 4 * BEST], Vec::new());
-    let keys = match few.get_mut(..found.len()) {
-        Some(few) => few,
-        None => {
-            many.resize(found.len(), 0);
-            &mut many[..]
-        }
-    };
-    keys.iter_mut().zip(&found).for_each(|(key_of, &class)| *key_of = key(class));
+    let mut keys: Vec<u64> = found.iter().map(|&class| key(class)).collect();
     keys.sort_unstable();
-    found.iter_mut().zip(keys).for_each(|(class, key)| *class = *key as u32);
-    found
+    found.iter_mut().zip(keys).for_each(|(class, key)| *class = key as u32);
+}
+
+/// Classes that are sorted by counting, for each, those that come before it.
+const FEW: usize = 4 * BEST;
+
+/// Sorts at most [`FEW`] classes, whose indices ascend, by their probabilities.
+fn sort_few(probs: &[f32], classes: &mut [u32]) {
+    let mut own = [-1.0f32; FEW];
+    own.iter_mut().zip(&*classes).for_each(|(own, &class)| *own = probs[class as usize]);
+    let more_probable = count_above(own, classes.len());
+    let mut sorted = [NONE; FEW];
+    for (&class, &place) in classes.iter().zip(&more_probable) {
+        // Among equals the lower index has come first.
+        let free = sorted.iter().skip(place as usize).position(|&other| other == NONE);
+        sorted[place as usize + free.unwrap_or(0)] = class;
+    }
+    classes.copy_from_slice(&sorted[..classes.len()]);
+}
+
+/// For each of the first `n` values, how many of these are larger.
+fn count_above(values: [f32; FEW], n: usize) -> [u32; FEW] {
+    vectorised(
+        #[inline(always)]
+        || {
+            let (values, mut above) = (values, [0; FEW]);
+            let chunks = above.as_chunks_mut::<LANES>().0.iter_mut().zip(values.as_chunks::<LANES>().0);
+            for (above, own) in chunks.take(n.div_ceil(LANES)) {
+                let mut larger = [0u32; LANES];
+                for &other in &values[..n.min(FEW)] {
+                    for i in 0..LANES {
+                        larger[i] += u32::from(other > own[i]);
+                    }
+                }
+                *above = larger;
+            }
+            above
+        },
+    )
 }
 
 /// A probability that at least [`BEST`] classes have and hardly more, or that all have: of the largest values of some groups of
-/// classes the [`BEST`]th.
+/// classes about the [`BEST`]th.
 fn among_best(probs: &[f32]) -> f32 {
     const GROUPS: usize = 4 * BEST;
     let mut most = [0.0f32; GROUPS];
@@ -534,6 +571,34 @@ fn among_best(probs: &[f32]) -> f32 {
         },
     );
     most.iter_mut().zip(tail).for_each(|(most, &prob)| *most = most.max(prob));
-    let mut bits = most.map(f32::to_bits);
-    f32::from_bits(*bits.select_nth_unstable(GROUPS - BEST).1)
+    let most = most.map(f32::to_bits);
+    // Halves the distance between a value that enough groups reach and one that too few do.
+    let (mut enough, mut too_much) = (0, 1.0f32.to_bits() + 1);
+    while too_much - enough > 1 {
+        let middle = enough + (too_much - enough) / 2;
+        let reach = groups_from(&most, middle);
+        if reach < BEST as u32 {
+            too_much = middle;
+        } else {
+            enough = middle;
+            if reach <= BEST as u32 + SLACK {
+                break;
+            }
+        }
+    }
+    f32::from_bits(enough)
+}
+
+/// Classes more than [`BEST`] that may be looked at.
+const SLACK: u32 = 4;
+
+/// How many values are at least this much.
+fn groups_from<const N: usize>(values: &[u32; N], least: u32) -> u32 {
+    vectorised(
+        #[inline(always)]
+        || {
+            let [least] = [least];
+            values.iter().map(|&value| u32::from(value >= least)).sum()
+        },
+    )
 }

@@ -467,7 +467,7 @@ macro_rules! health {
 
             fn __repr__(&self) -> String {
                 let fields = [
-                    $(format!(concat!(stringify!($field), "={:.4?}"), self.inner.$field),)*
+                    $(format!(concat!(stringify!($field), "={}"), written(&self.inner.$field)),)*
                     $(format!(concat!(stringify!($estimate), "={}"), self.$estimate().__repr__()),)*
                 ];
                 format!("Health(standing='{}', {})", self.standing(), fields.join(", "))
@@ -475,12 +475,21 @@ macro_rules! health {
 
             fn _repr_html_(&self) -> String {
                 let mut rows = vec![("standing", self.standing().to_string())];
-                $(rows.push((stringify!($field), format!("{:.4?}", self.inner.$field)));)*
+                $(rows.push((stringify!($field), written(&self.inner.$field)));)*
                 $(rows.push((stringify!($estimate), self.$estimate().__repr__()));)*
                 html::table("Health", &rows)
             }
         }
     };
+}
+
+/// A figure as Python writes it: four digits, and a truth in full.
+fn written(value: &impl std::fmt::Debug) -> String {
+    match format!("{value:?}").as_str() {
+        "true" => "True".into(),
+        "false" => "False".into(),
+        _ => format!("{value:.4?}"),
+    }
 }
 
 impl From<ultta::Health> for Health {

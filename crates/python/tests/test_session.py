@@ -304,4 +304,5 @@ def test_everything_shows_itself(stream: Stream) -> None:
         assert type(thing).__name__ in repr(thing)
     assert "the first 10 of 20 rows" in step._repr_html_()
     assert session.health.to_dict()["standing"] == "healthy"
+    assert "alarms_ready=False" in repr(session.health) and "alarms_ready</th><td>False</td>" in session.health._repr_html_()
     assert repr(step.zero_shot) == "ZeroShot(20 rows)"

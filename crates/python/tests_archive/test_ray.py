@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 import ray
-from conftest import Archive, killing
+from conftest import ROWS, Archive, killing
 
 import ultta.ray
 
@@ -24,6 +25,28 @@ def test_keyed_streams_are_answered_as_on_one_machine(archive: Archive) -> None:
     found = ultta.ray.adapt(read(archive), archive.head, key="camera", time="frame", partitions=8)
     assert "features" not in found.columns()
     archive.check(found.take_all())
+
+
+def test_frames_of_pandas_are_answered_alike(archive: Archive) -> None:
+    frames = ray.data.from_pandas(read(archive).to_pandas())
+    found = ultta.ray.adapt(frames, archive.head, key="camera", time="frame")
+    archive.check(found.take_all())
+
+
+def test_a_stream_that_begins_in_a_block_waits_for_no_other(
+    archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def noted(plan, block, start, end, key, state, leaves):
+        rows = block.column("camera").slice(start, end - start)
+        found = {"waits": [key is not None], "streams": [len(rows.unique())], "rows": [len(rows)]}
+        return pa.table(found), b"state" if leaves else None
+
+    monkeypatch.setattr(ultta.ray, "_answer", noted)
+    parts = ultta.ray.adapt(read(archive), archive.head, key="camera", time="frame", partitions=8).take_all()
+    assert sum(part["rows"] for part in parts) == ROWS
+    # Blocks end where Ray likes, most of them in the middle of a stream: its rest waits, and nothing else with it.
+    assert any(part["waits"] for part in parts)
+    assert all(part["streams"] == 1 for part in parts if part["waits"])
 
 
 def test_without_a_key_answers_have_seen_the_whole_set(archive: Archive) -> None:

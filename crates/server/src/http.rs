@@ -54,7 +54,9 @@ impl App {
         let guards = Guards::new(&config.tokens);
         let (stopping, requests) = (AtomicBool::new(false), AtomicU64::new(0));
         let room = Room::new(config.limits.waiting_bytes, config.limits.body_bytes);
-        let pictures = encoder.map(|encoder| Pictures::new(encoder, &config.limits));
+        let pictures = encoder.map(|encoder| Pictures::new(encoder, &config.limits)).transpose();
+        let pictures =
+            pictures.map_err(|e| ServerError::Config(format!("threads for the image model: {e}")))?;
         let fleet = Fleet::default();
         Ok(Self { config, streams, fleet, metrics, pictures, stopping, guards, room, boot, requests })
     }

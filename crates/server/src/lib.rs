@@ -51,6 +51,6 @@ mod streams;
 mod verdict;
 
 pub use listen::{Server, ServerError};
-pub use picture::PictureEncoder;
+pub use picture::{PictureEncoder, stand_back};
 pub use settings::{AlarmSettings, Durability, Limits, ServerConfig, ShareSettings, Tokens};
 pub use streams::{StreamSpec, Streams};

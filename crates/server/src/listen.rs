@@ -247,7 +247,7 @@ mod tests {
     use ultta::{Config, Head};
 
     use super::*;
-    use crate::stream::ENDED;
+    use crate::stream::{ENDED, LEAVING};
 
     /// A server with a stream `default`, whose owner the test can reach.
     struct Reached {
@@ -316,6 +316,13 @@ mod tests {
         for line in ["ultta_degraded{stream=\"default\"} 1", "ultta_verdict{stream=\"default\"} 2"] {
             assert!(metrics.contains(line), "{line}: {metrics}");
         }
+        // While it is deleted its thread has ended, too, and nothing is wrong.
+        reached.stream().leaving.store(true, Ordering::Release);
+        let view = reached.json("/v1/streams/default");
+        assert_eq!(view["status"]["degraded"], LEAVING);
+        assert_eq!((&view["verdict"]["level"], &view["verdict"]["next"]), (&"well".into(), &"".into()));
+        assert_eq!(reached.json("/healthz")["status"], "ok");
+        assert_eq!(reached.get("/v2/models/default/ready").0, 503);
         let deleted = reached.runtime.block_on(reached.server.app.streams.delete("default"));
         assert!(deleted.is_ok() && reached.get("/v1/streams/default").0 == 404);
         assert_eq!(reached.json("/healthz")["status"], "ok");

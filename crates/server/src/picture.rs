@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::body::Bytes;
+use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Semaphore;
 
 use crate::problem::Problem;
@@ -23,26 +24,29 @@ pub trait PictureEncoder: Send + Sync {
 
 /// An image model that encodes as many pictures at once as there are cores. Requests take turns, picture by picture, in
 /// the order in which they ask: a request of many pictures does not keep one of few waiting, and one whose client has
-/// gone ends with the picture at hand. Some more requests may wait; what they hold in memory is bounded with them.
+/// gone ends with the picture at hand. Some more requests may wait; what they hold in memory is bounded with them. All of it
+/// stands behind the other requests, which take far less of a processor.
 pub struct Pictures {
     encoder: Arc<dyn PictureEncoder>,
     places: Arc<Semaphore>,
     cores: Arc<Semaphore>,
+    threads: Threads,
     /// Pixels that the pictures of a request may have together.
     most_pixels: u64,
 }
 
 impl Pictures {
-    pub fn new(encoder: Arc<dyn PictureEncoder>, limits: &Limits) -> Self {
+    pub fn new(encoder: Arc<dyn PictureEncoder>, limits: &Limits) -> std::io::Result<Self> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Self {
+        Ok(Self {
             encoder,
+            threads: Threads::new(cores)?,
             places: Arc::new(Semaphore::new(
                 cores + limits.picture_queue.min(Semaphore::MAX_PERMITS - cores),
             )),
             cores: Arc::new(Semaphore::new(cores)),
             most_pixels: limits.request_pixels as u64,
-        }
+        })
     }
 
     /// Length of a feature row.
@@ -83,11 +87,47 @@ impl Pictures {
     ) -> Result<T, Problem> {
         let core = self.cores.clone().acquire_owned().await.map_err(|_| busy())?;
         let (encoder, picture) = (self.encoder.clone(), picture.clone());
-        let done = tokio::task::spawn_blocking(move || {
+        let done = self.threads.run(move || {
             let _core = core;
             work(&*encoder, &picture)
         });
-        done.await.map_err(|_| Problem::invalid("the image model failed on this picture"))
+        done.await
+    }
+}
+
+/// Threads of the image model's own.
+struct Threads(Option<Runtime>);
+
+impl Threads {
+    fn new(most: usize) -> std::io::Result<Self> {
+        let mut builder = Builder::new_current_thread();
+        builder.max_blocking_threads(most).thread_name("pictures").on_thread_start(stand_back);
+        builder.build().map(|runtime| Self(Some(runtime)))
+    }
+
+    /// Does some work on one of them.
+    async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
+        let Some(runtime) = &self.0 else { return Err(busy()) };
+        let done = runtime.spawn_blocking(work).await;
+        done.map_err(|_| Problem::invalid("the image model failed on this picture"))
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        // Nobody waits for a picture any more.
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// Has the calling thread stand behind the others of the process from now on, where the system has priorities of threads. Short
+/// requests are then answered at once while long work goes on beside them.
+pub fn stand_back() {
+    #[cfg(target_os = "linux")]
+    if let Err(error) = rustix::process::nice(10) {
+        tracing::debug!(%error, "a thread keeps its priority");
     }
 }
 

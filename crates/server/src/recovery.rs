@@ -89,12 +89,16 @@ pub fn recover(folder: &Folder, head: Head, config: &Config) -> Result<Recovered
         return Err(Error::Format { reason: "no log is listed".into(), path: folder.path().into() });
     };
     let synced = folder.synced();
-    if losses.is_empty() && log.next() < synced {
-        losses.push(format!(
-            "the log ends before record {}, and all records before {synced} were on the disk: {} of them are gone",
-            log.next(),
-            synced - log.next()
-        ));
+    let reached = beyond.max(log.next());
+    if reached < synced {
+        let missing = synced - reached;
+        losses.push(if losses.is_empty() {
+            format!(
+                "the log ends before record {reached}, and all records before {synced} were on the disk: {missing} of them are gone"
+            )
+        } else {
+            format!("all records before {synced} were on the disk: {missing} more of them are gone or not whole")
+        });
     }
     if !losses.is_empty() {
         // Samples that were lost had ids, which are given out again: a new generation tells the two apart. It begins

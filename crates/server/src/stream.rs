@@ -1,6 +1,6 @@
 //! One stream, as requests see it: samples go into its queue, reads are answered from its board.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
@@ -32,6 +32,9 @@ const MOST_CELLS: usize = 1 << 20;
 /// What is wrong with a stream whose thread has ended.
 pub const ENDED: &str = "its thread has ended; restart the server";
 
+/// What is said of a stream while it is deleted. Nothing is wrong with it.
+pub const LEAVING: &str = "it is being deleted";
+
 /// Requests scored at once: one per core.
 static SCORING: LazyLock<Semaphore> =
     LazyLock::new(|| Semaphore::new(std::thread::available_parallelism().map_or(1, usize::from)));
@@ -54,6 +57,8 @@ pub struct Stream {
     pub dropped_bytes: u64,
     /// Of a shadow: samples that it was not shown.
     pub missed: Arc<AtomicU64>,
+    /// Whether it is being deleted.
+    pub leaving: AtomicBool,
     pub queue: mpsc::Sender<Job>,
     pub clock: Clock,
 }
@@ -217,7 +222,8 @@ impl Stream {
     pub fn status(&self) -> Status {
         let mut status = self.board.status(self.clock.now());
         if self.queue.is_closed() {
-            status.degraded = Some(ENDED.into());
+            let leaving = self.leaving.load(Ordering::Acquire);
+            status.degraded = Some(if leaving { LEAVING } else { ENDED }.into());
         }
         status
     }
@@ -272,7 +278,8 @@ impl Stream {
 
 /// All that is wrong: one trouble does not hide the other.
 fn trouble(status: Status) -> Option<String> {
-    let troubles: Vec<String> = status.degraded.into_iter().chain(status.damage).collect();
+    let degraded = status.degraded.filter(|reason| reason != LEAVING);
+    let troubles: Vec<String> = degraded.into_iter().chain(status.damage).collect();
     (!troubles.is_empty()).then(|| troubles.join("; "))
 }
 
@@ -287,6 +294,7 @@ mod tests {
             trouble(Status { degraded: degraded.map(Into::into), damage: damage.map(Into::into), ..status() })
         };
         assert_eq!(told(None, None), None);
+        assert_eq!(told(Some(LEAVING), None), None, "nothing is wrong with it");
         assert_eq!(told(Some("full"), None).as_deref(), Some("full"));
         assert_eq!(told(Some("full"), Some("a record is lost")).as_deref(), Some("full; a record is lost"));
     }

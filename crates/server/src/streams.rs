@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -258,6 +258,7 @@ impl Streams {
         let _changing = self.changing.lock().await;
         if !self.is_damaged(name) {
             let stream = self.get(name)?;
+            stream.leaving.store(true, Ordering::Release);
             if let Some(source) = &stream.meta.shadow_of
                 && let Ok(source) = self.get(source)
             {
@@ -367,6 +368,7 @@ impl Streams {
             recovered_records: records,
             dropped_bytes,
             missed,
+            leaving: AtomicBool::new(false),
             queue,
             clock: self.clock,
         };

@@ -6,7 +6,7 @@ use ultta::Standing;
 
 use crate::alarms::AlarmView;
 use crate::board::Status;
-use crate::stream::ENDED;
+use crate::stream::{ENDED, LEAVING};
 
 /// Scenes before a change can be noticed, about (`docs/alarms.md`).
 const FIRST_SCENES: u64 = 220;
@@ -65,6 +65,9 @@ impl Verdict {
     pub fn of(status: &Status, alarms: &[AlarmView]) -> Self {
         let health = &status.health;
         if let Some(reason) = &status.degraded {
+            if reason == LEAVING {
+                return Self::new(Level::Well, format!("{}.", sentence(reason)), "");
+            }
             let next = if reason == ENDED {
                 "restart the server; until then it answers `predict` and reads only, from the last state"
             } else {

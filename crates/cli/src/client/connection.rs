@@ -13,12 +13,18 @@ fn advised(status: u16, detail: &str) -> String {
     let nameless = || detail.split(';').next()?.strip_prefix("there is no stream ").filter(|_| status == 404);
     match (status, nameless()) {
         (401, _) => format!("{detail}; give a token with --token or in ULTTA_TOKEN"),
+        (409, _) if detail.contains("send `generation`") => format!("{detail} (--generation N)"),
         (_, Some(name)) => format!(
             "there is no stream {name}; create it with `ultta client create --head FILE --stream {}`, or choose another (`ultta client list`)",
             name.trim_matches('"')
         ),
         _ => detail.to_string(),
     }
+}
+
+/// An address as one types it: `localhost:8080` is meant as `http://localhost:8080`.
+fn with_scheme(url: &str) -> String {
+    if url.contains("://") { url.to_string() } else { format!("http://{url}") }
 }
 
 /// A connection to a service.
@@ -38,8 +44,13 @@ impl Client {
             .http_status_as_error(false)
             .timeout_connect(Some(Duration::from_secs(10)))
             .build();
-        let url = url.trim_end_matches('/').to_string();
+        let url = with_scheme(url.trim_end_matches('/'));
         Self { agent: config.into(), url, token: token.map(str::to_string) }
+    }
+
+    /// Where the service is.
+    pub fn url(&self) -> &str {
+        &self.url
     }
 
     pub fn get(&self, path: &str) -> anyhow::Result<Value> {

@@ -106,6 +106,18 @@ pub fn status(stream: &Value, out: &mut impl Write) -> std::io::Result<()> {
     Ok(())
 }
 
+/// What became of labels: a line each, and how many count in all where the service says so.
+pub fn outcomes(answer: &Value, out: &mut impl Write) -> std::io::Result<()> {
+    for label in answer["outcomes"].as_array().into_iter().flatten() {
+        let why = label["reason"].as_str().map(|why| format!(": {}", shown(&why))).unwrap_or_default();
+        writeln!(out, "sample {}: {}{why}", label["id"], text(&label["outcome"]))?;
+    }
+    if let Some(count) = answer["corrections"].as_u64() {
+        writeln!(out, "labels that count: {count}")?;
+    }
+    Ok(())
+}
+
 fn learning(status: &Value) -> String {
     match (status["learning"].as_bool(), status["degraded"].as_str()) {
         (_, Some(_)) => "no: degraded".into(),

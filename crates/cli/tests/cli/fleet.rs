@@ -23,6 +23,46 @@ fn servers_that_are_killed_lose_nothing_and_count_nothing_twice() {
     assert!(output.status.success(), "{}{said}", String::from_utf8_lossy(&output.stdout));
 }
 
+/// No broker where one should be: the service answers, and health, metrics and `ultta fleet status` say so. Whatever is secret is
+/// in none of it, nor in the log, however much that tells.
+#[cfg(all(feature = "nats", target_os = "linux"))]
+#[test]
+fn a_broker_that_is_away_is_told_and_no_secret_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let address = format!("nats://anna:hush-hush@{nobody}");
+    let mut command = Command::new(ULTTA);
+    command.arg("serve").env("ULTTA_LOG", "trace").stderr(std::fs::File::create(&log).unwrap());
+    command.env("ULTTA_NATS_USER", "berta").env("ULTTA_NATS_PASSWORD", "not-a-word");
+    let server =
+        Server::spawn(command, folder.path(), &["--group", "all", "--member", "box", "--share", &address]);
+    let patience = std::time::Instant::now();
+    while !server.get("/healthz")["apart"]["all"].is_string() {
+        assert!(patience.elapsed().as_secs() < 60, "{}", server.get("/healthz"));
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    let rows = request(&simulator().next_block(80).0);
+    let answered = server.post(crate::serve::CLASSIFY, &rows).unwrap();
+    assert_eq!(answered["rows"].as_array().map(Vec::len), Some(80), "{answered}");
+    let metrics = server.text("/metrics");
+    assert!(metrics.contains("ultta_group_connected{group=\"all\"} 0"), "{metrics}");
+    let url = format!("http://{}", server.address());
+    let status = Command::new(ULTTA).args(["fleet", "status", "--url", &url]).output().unwrap();
+    let status = String::from_utf8(status.stdout).unwrap();
+    assert!(status.contains("group all over nats: apart: "), "{status}");
+    let told =
+        [status, metrics, server.get("/healthz").to_string(), server.get("/v1/groups/all").to_string()];
+    server.terminate();
+    let log = std::fs::read_to_string(log).unwrap();
+    assert!(log.contains("attempting connection"), "the client of the broker tells what it does: {log}");
+    for secret in ["hush-hush", "not-a-word"] {
+        assert!(!told.iter().any(|told| told.contains(secret)), "{told:?}");
+        let line = log.lines().find(|line| line.contains(secret));
+        assert_eq!(line, None, "in the log");
+    }
+}
+
 /// Without the feature the error names it; a service without groups is told, too.
 #[test]
 fn what_is_missing_is_named() {

@@ -5,7 +5,7 @@ use super::mix::Mix;
 use super::pace::Pace;
 use super::ranks::Ranks;
 use super::{AlarmRow, chance};
-use crate::kernels::{LANES, sum_lanes, vectorised};
+use crate::kernels::{LANES, padded, sum_each, vectorised};
 use crate::{Error, Result, State};
 
 /// The numbers of a scene that are watched.
@@ -260,33 +260,45 @@ impl Numbers {
 /// (z − m) · (r − m) / |r − m|, where m and r are the sums times the first two factors. Then z enters both sums, of which the second fades
 /// by the third factor.
 fn lean(z: &[f32], sum: &mut [f32], recent: &mut [f32], factors: [f32; 3]) -> f32 {
-    #[inline(always)]
-    fn one(z: f32, sum: &mut f32, recent: &mut f32, [all, weight, fade]: [f32; 3]) -> [f32; 2] {
-        let (m, r) = (*sum * all, *recent * weight);
-        *sum += z;
-        *recent = *recent * fade + z;
-        [(z - m) * (r - m), (r - m) * (r - m)]
-    }
     vectorised(
         #[inline(always)]
         || {
-            let mut lanes = [[0.0f32; LANES]; 2];
+            // Copies: what is read through a reference might be changed by the writes.
+            let [factors] = [factors];
+            let (mut dots, mut squares) = ([0.0f32; LANES], [0.0f32; LANES]);
             let (zs, z_tail) = z.as_chunks::<LANES>();
             let (sums, sum_tail) = sum.as_chunks_mut::<LANES>();
             let (recents, recent_tail) = recent.as_chunks_mut::<LANES>();
             for ((z, sum), recent) in zs.iter().zip(sums).zip(recents) {
-                for i in 0..LANES {
-                    let [dot, square] = one(z[i], &mut sum[i], &mut recent[i], factors);
-                    lanes[0][i] += dot;
-                    lanes[1][i] += square;
-                }
+                lean_chunk(z, sum, recent, factors, [&mut dots, &mut squares]);
             }
-            let mut last = [[0.0f32; LANES]; 2];
-            for (i, ((z, sum), recent)) in z_tail.iter().zip(sum_tail).zip(recent_tail).enumerate() {
-                [last[0][i], last[1][i]] = one(*z, sum, recent, factors);
-            }
-            let [dot, square] = std::array::from_fn(|i| sum_lanes(lanes[i], last[i]));
+            let (mut sum, mut recent) = (padded(sum_tail, 0.0), padded(recent_tail, 0.0));
+            lean_chunk(&padded(z_tail, 0.0), &mut sum, &mut recent, factors, [&mut dots, &mut squares]);
+            sum_tail.iter_mut().zip(sum).for_each(|(to, from)| *to = from);
+            recent_tail.iter_mut().zip(recent).for_each(|(to, from)| *to = from);
+            let [dot, square] = sum_each([dots, squares]);
             dot / (square + 1e-12).sqrt()
         },
     )
+}
+
+/// One chunk of [`lean`], which adds to both sums of lanes.
+#[inline(always)]
+fn lean_chunk(
+    z: &[f32; LANES],
+    sum: &mut [f32; LANES],
+    recent: &mut [f32; LANES],
+    [all, weight, fade]: [f32; 3],
+    [dots, squares]: [&mut [f32; LANES]; 2],
+) {
+    let (z, old_sum, old_recent) = (*z, *sum, *recent);
+    let (mut new_sum, mut new_recent) = ([0.0; LANES], [0.0; LANES]);
+    for i in 0..LANES {
+        let (m, r) = (old_sum[i] * all, old_recent[i] * weight);
+        new_sum[i] = old_sum[i] + z[i];
+        new_recent[i] = old_recent[i] * fade + z[i];
+        dots[i] += (z[i] - m) * (r - m);
+        squares[i] += (r - m) * (r - m);
+    }
+    (*sum, *recent) = (new_sum, new_recent);
 }

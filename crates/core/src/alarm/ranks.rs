@@ -4,6 +4,7 @@
 //! independent of the earlier ranks, whatever their distribution. The numbers before are kept as counts in fixed bins,
 //! so memory is flat; within a bin the rank is drawn at random, which keeps it exactly uniform.
 
+use crate::kernels::vectorised;
 use crate::{Error, Result, State};
 
 /// Bins beyond the smallest and the largest of the first numbers, on each side, each twice as wide as the one before.
@@ -42,8 +43,16 @@ impl Ranks {
     /// Takes in a number and returns its rank among all so far: −1 is the smallest, 1 the largest. `chance`, from 0 to 1,
     /// decides within a bin.
     pub(super) fn push(&mut self, number: f64, chance: f64) -> f64 {
-        let bin = self.edges.partition_point(|edge| *edge <= number);
-        let below: u64 = self.counts[..bin].iter().sum();
+        // Edges ascend: all that are not above the number come first. One pass over some 80 bins takes less time than a search.
+        let (bin, below) = vectorised(
+            #[inline(always)]
+            || {
+                let passed = |(&edge, &count): (&f64, &u64)| if edge <= number { [1, count] } else { [0, 0] };
+                let passed = self.edges.iter().zip(&self.counts).map(passed);
+                passed.fold((0, 0), |(bins, below), [bin, count]| (bins + bin, below + count))
+            },
+        );
+        let bin = bin as usize;
         self.counts[bin] += 1;
         self.n += 1;
         2.0 * (below as f64 + chance * self.counts[bin] as f64) / self.n as f64 - 1.0

@@ -49,6 +49,23 @@ fn sum_pairs(mut lanes: [f32; LANES]) -> f32 {
     lanes[0]
 }
 
+/// [`sum_lanes`] of several, without tails: they are added up side by side.
+#[inline(never)]
+pub(crate) fn sum_each<const N: usize>(mut lanes: [[f32; LANES]; N]) -> [f32; N] {
+    let mut width = LANES / 2;
+    while width > 0 {
+        for lanes in &mut lanes {
+            for i in 0..width {
+                lanes[i] += lanes[i + width];
+            }
+        }
+        width /= 2;
+    }
+    let mut sums = [0.0; N];
+    sums.iter_mut().zip(&lanes).for_each(|(sum, lanes)| *sum = lanes[0]);
+    sums
+}
+
 /// The values of a tail as a whole chunk: the rest of it is `pad`.
 #[inline(always)]
 pub(crate) fn padded(tail: &[f32], pad: f32) -> [f32; LANES] {
@@ -57,8 +74,8 @@ pub(crate) fn padded(tail: &[f32], pad: f32) -> [f32; LANES] {
     chunk
 }
 
-/// Pairwise maximum of the lanes.
-#[inline(always)]
+/// Pairwise maximum of the lanes. It is kept out of the passes for the same reason as the pairwise sum.
+#[inline(never)]
 pub(crate) fn max_lanes(mut lanes: [f32; LANES]) -> f32 {
     let mut width = LANES / 2;
     while width > 0 {

@@ -123,3 +123,24 @@ fn a_mass_and_its_probability_belong_together() {
     }
     assert_eq!((belief.prob(1.0), belief.mass(0.0)), (0.0, 1.0));
 }
+
+#[test]
+fn classes_are_found_in_their_order() {
+    for n in [1usize, 5, 16, 17, 64, 65, 100, 1000] {
+        for steps in [3, 40, 100_000] {
+            // Few steps make many classes equally probable.
+            let prob = |i: usize| ((i * 7919 + n) * 104_729 % steps) as f32 / (steps * n) as f32;
+            let probs: Vec<f32> = (0..n).map(prob).collect();
+            let mut expected: Vec<u32> = (0..n as u32).collect();
+            expected.sort_by(|&a, &b| probs[b as usize].total_cmp(&probs[a as usize]));
+            let mut found = Vec::new();
+            let least = among_best(&probs);
+            find(&probs, least, &mut found);
+            assert!(found.len() >= BEST.min(n), "{n} classes, {steps} steps: {}", found.len());
+            assert_eq!(found, expected[..found.len()], "{n} classes, {steps} steps");
+            assert!(steps < 100_000 || found.len() <= 2 * BEST, "{n} classes: {} looked at", found.len());
+            find(&probs, 0.0, &mut found);
+            assert_eq!(found, expected, "{n} classes, {steps} steps");
+        }
+    }
+}

@@ -11,7 +11,7 @@
 //! for l if they are well below it. So u and l have the same mix of classes, and their difference is not that between an
 //! easy and a hard class. All means follow the stream; nothing here looks at labels.
 
-use crate::kernels::{LANES, fold_lanes, max_lanes, padded, vectorised};
+use crate::kernels::{LANES, fold_lanes, max_lanes, padded, sum_each, sum_lanes, vectorised};
 use crate::scores::Summary;
 use crate::{Error, Head, Result, State};
 
@@ -68,22 +68,38 @@ impl Mean {
         Self { n: 0.0, values: vec![0.0; len] }
     }
 
-    fn push(&mut self, row: &[f32]) {
-        self.follow(row, [1.0, 0.0]);
+    /// Counts one more row; its share in the mean.
+    fn next_share(&mut self) -> f32 {
+        self.n = (self.n + 1.0).min(MEMORY);
+        (1.0 / self.n) as f32
     }
 
-    /// Takes in each value of a row: less `from`, times `scale`.
-    fn follow(&mut self, row: &[f32], [scale, from]: [f32; 2]) {
-        self.n = (self.n + 1.0).min(MEMORY);
-        let share = (1.0 / self.n) as f32;
+    /// Takes in a row; Σ term(mean, other) after that, in lanes.
+    fn push(&mut self, row: &[f32], other: &[f32], term: impl Fn(f32, f32) -> f32) -> f32 {
+        let share = self.next_share();
         vectorised(
             #[inline(always)]
             || {
-                let (share, scale, from) = (share, scale, from);
-                let values = self.values.iter_mut().zip(row);
-                values.for_each(|(mean, &x)| *mean += share * (scale * (x - from) - *mean));
+                let [share] = [share];
+                let mut lanes = [0.0f32; LANES];
+                let (means, mean_tail) = self.values.as_chunks_mut::<LANES>();
+                let (rows, row_tail) = row.as_chunks::<LANES>();
+                let (others, other_tail) = other.as_chunks::<LANES>();
+                for ((mean, row), other) in means.iter_mut().zip(rows).zip(others) {
+                    let mut moved = [0.0f32; LANES];
+                    for i in 0..LANES {
+                        moved[i] = mean[i] + share * (row[i] - mean[i]);
+                        lanes[i] += term(moved[i], other[i]);
+                    }
+                    *mean = moved;
+                }
+                let tail = mean_tail.iter_mut().zip(row_tail).zip(other_tail).map(|((mean, row), other)| {
+                    *mean += share * (row - *mean);
+                    term(*mean, *other)
+                });
+                sum_lanes(lanes, tail)
             },
-        );
+        )
     }
 }
 
@@ -116,13 +132,17 @@ pub(super) struct Cone {
     moments: [Moments; 4],
     /// Per class: answers, and the mean of the sum.
     classes: Vec<[f64; 2]>,
+    /// ‖g‖² and ‖u − l‖², which follow from the means.
+    squares: [f32; 2],
 }
 
 impl Cone {
     pub(super) fn new(head: &Head) -> Self {
         let (classes, dim) = (head.n_classes(), head.dim());
         let mut mean = Mean::new(dim);
-        (0..classes).for_each(|c| mean.push(head.prototype(c)));
+        for c in 0..classes {
+            mean.push(head.prototype(c), head.prototype(c), |_, _| 0.0);
+        }
         let length = |c: usize| {
             let apart = |(a, b): (&f32, &f32)| f64::from(a - b).powi(2);
             let square: f64 = head.prototype(c).iter().zip(&mean.values).map(apart).sum();
@@ -138,57 +158,36 @@ impl Cone {
             bad: Mean::new(dim),
             moments: Default::default(),
             classes: vec![[0.0; 2]; classes],
+            squares: [0.0; 2],
         }
     }
 
-    /// What is said of an image, with the summary of its logits. Nothing changes.
-    fn told(&self, z: &[f32], logits: &[f32], frozen: &Summary) -> Judged {
-        let g = &self.image.values;
-        let (at_mean, square) = (fold_lanes(z, g, |a, b| a * b), fold_lanes(g, g, |a, b| a * b));
-        let apart = (1.0 - 2.0 * f64::from(at_mean) + f64::from(square)).max(1e-6).sqrt();
-        let fit =
-            if self.seen > 0 { f64::from(self.best_fit(logits, frozen.moments.0)) / apart } else { 0.0 };
-        let raw_side = (self.good.n > SPEAKS && self.bad.n > SPEAKS).then(|| {
-            let (u, l) = (&self.good.values, &self.bad.values);
-            let length = f64::from(fold_lanes(u, l, |u, l| (u - l) * (u - l)));
-            let ahead = fold_lanes(z, u, |z, u| z * u) - fold_lanes(z, l, |z, l| z * l);
-            f64::from(ahead) / length.max(1e-12).sqrt()
-        });
+    /// What is said of an image whose largest (⟨z − g, w_c⟩, less its mean) / ‖w_c − w̄‖ is known.
+    fn told(&self, z: &[f32], best_fit: f32, frozen: &Summary) -> Judged {
+        let [at_mean, at_good, at_bad] =
+            three_products(z, [&self.image, &self.good, &self.bad].map(|m| &*m.values));
+        let [square, length] = self.squares.map(f64::from);
+        let apart = (1.0 - 2.0 * f64::from(at_mean) + square).max(1e-6).sqrt();
+        let fit = if self.seen > 0 { f64::from(best_fit) / apart } else { 0.0 };
+        let raw_side = (self.good.n > SPEAKS && self.bad.n > SPEAKS)
+            .then(|| f64::from(at_good - at_bad) / length.max(1e-12).sqrt());
         let side = raw_side.map_or(0.0, |side| self.moments[3].standardised(side));
         let score = self.moments[0].standardised(fit) + side;
         Judged { score, side, fit, best: f64::from(frozen.best), raw_side }
     }
 
-    /// The largest (⟨z − g, w_c⟩, less its mean) / ‖w_c − w̄‖.
-    fn best_fit(&self, logits: &[f32], mean: f32) -> f32 {
-        let unscale = self.unscale;
-        vectorised(
-            #[inline(always)]
-            || {
-                let mut most = [f32::NEG_INFINITY; LANES];
-                let (logits, logits_tail) = logits.as_chunks::<LANES>();
-                let (texts, texts_tail) = self.texts.values.as_chunks::<LANES>();
-                let (lengths, lengths_tail) = self.lengths.as_chunks::<LANES>();
-                for ((logits, texts), lengths) in logits.iter().zip(texts).zip(lengths) {
-                    raise(&mut most, logits, texts, lengths, [unscale, mean]);
-                }
-                // What pads the tail fits no class.
-                let (logits, texts, lengths) =
-                    (padded(logits_tail, f32::MIN), padded(texts_tail, 0.0), padded(lengths_tail, 1.0));
-                raise(&mut most, &logits, &texts, &lengths, [unscale, mean]);
-                max_lanes(most)
-            },
-        )
-    }
-
     /// The score of an image and of nothing else. `frozen` is the summary of its logits.
     pub(super) fn score(&self, z: &[f32], logits: &[f32], frozen: &Summary) -> f64 {
-        self.told(z, logits, frozen).score
+        let texts = &mut self.texts.values.clone();
+        let best_fit = best_fit(texts, logits, &self.lengths, [self.unscale, frozen.moments.0, 0.0]);
+        self.told(z, best_fit, frozen).score
     }
 
     /// The score of an image, which then moves the means. `frozen` is the frozen model's answer.
     pub(super) fn observe(&mut self, z: &[f32], logits: &[f32], frozen: &Summary) -> Judged {
-        let told = self.told(z, logits, frozen);
+        let factors = [self.unscale, frozen.moments.0, self.texts.next_share()];
+        let best_fit = best_fit(&mut self.texts.values, logits, &self.lengths, factors);
+        let told = self.told(z, best_fit, frozen);
         if self.seen > BEGINNINGS[0] {
             let sum = self.moments[0].standardised(told.fit) + self.moments[1].standardised(told.best);
             self.moments[0].push(told.fit);
@@ -201,8 +200,7 @@ impl Cone {
             }
         }
         self.seen += 1;
-        self.image.push(z);
-        self.texts.follow(logits, [self.unscale, frozen.moments.0]);
+        self.squares[0] = self.image.push(z, z, |g, _| g * g);
         told
     }
 
@@ -216,11 +214,12 @@ impl Cone {
         let n = (n + 1.0).min(MEMORY);
         self.classes[answer] = [n, mean + (sum - mean) / n];
         if self.seen > BEGINNINGS[2] {
+            let apart = |u: f32, l: f32| (u - l) * (u - l);
             if ahead > 0.0 {
-                self.good.push(z);
+                self.squares[1] = self.good.push(z, &self.bad.values, apart);
             }
             if ahead < -WELL_BELOW {
-                self.bad.push(z);
+                self.squares[1] = self.bad.push(z, &self.good.values, apart);
             }
         }
     }
@@ -260,25 +259,85 @@ impl Cone {
             return Err(Error::state("unknown.cone.classes: a count out of range"));
         }
         self.classes.as_flattened_mut().copy_from_slice(classes);
+        let [g, u, l] = [&self.image, &self.good, &self.bad].map(|mean| &*mean.values);
+        self.squares = [fold_lanes(g, g, |a, b| a * b), fold_lanes(u, l, |u, l| (u - l) * (u - l))];
         Ok(())
     }
 }
 
-/// Raises the largest fits so far to those of a chunk of classes. Fits first, maxima after: one loop for both is not vectorised.
+/// The largest (⟨z − g, w_c⟩, less its mean) / ‖w_c − w̄‖; `texts` are ⟨g, w_c⟩ less their mean. After that the image enters these, with
+/// the last of the factors as its share.
+fn best_fit(texts: &mut [f32], logits: &[f32], lengths: &[f32], factors: [f32; 3]) -> f32 {
+    vectorised(
+        #[inline(always)]
+        || {
+            let [factors] = [factors];
+            let mut most = [f32::NEG_INFINITY; LANES];
+            let (texts, texts_tail) = texts.as_chunks_mut::<LANES>();
+            let (logits, logits_tail) = logits.as_chunks::<LANES>();
+            let (lengths, lengths_tail) = lengths.as_chunks::<LANES>();
+            for ((texts, logits), lengths) in texts.iter_mut().zip(logits).zip(lengths) {
+                raise(&mut most, texts, logits, lengths, factors);
+            }
+            // What pads the tail fits no class.
+            let mut last = padded(texts_tail, 0.0);
+            raise(&mut most, &mut last, &padded(logits_tail, f32::MIN), &padded(lengths_tail, 1.0), factors);
+            texts_tail.iter_mut().zip(last).for_each(|(text, moved)| *text = moved);
+            max_lanes(most)
+        },
+    )
+}
+
+/// Raises the largest fits so far to those of a chunk of classes, and moves their texts. Fits first, maxima after: one loop for
+/// both is not vectorised.
 #[inline(always)]
 fn raise(
     most: &mut [f32; LANES],
+    texts: &mut [f32; LANES],
     logits: &[f32; LANES],
-    texts: &[f32; LANES],
     lengths: &[f32; LANES],
-    [unscale, mean]: [f32; 2],
+    [unscale, mean, share]: [f32; 3],
 ) {
-    let mut fits = [0.0f32; LANES];
+    let (mut moved, mut fits) = ([0.0f32; LANES], [0.0f32; LANES]);
     for i in 0..LANES {
-        fits[i] = (unscale * (logits[i] - mean) - texts[i]) * lengths[i];
+        let ahead = unscale * (logits[i] - mean) - texts[i];
+        fits[i] = ahead * lengths[i];
+        moved[i] = texts[i] + share * ahead;
     }
+    *texts = moved;
     for i in 0..LANES {
         most[i] = if fits[i] > most[i] { fits[i] } else { most[i] };
+    }
+}
+
+/// ⟨z, m⟩ for three vectors at once.
+fn three_products(z: &[f32], means: [&[f32]; 3]) -> [f32; 3] {
+    vectorised(
+        #[inline(always)]
+        || {
+            let (mut x, mut y, mut w) = ([0.0f32; LANES], [0.0f32; LANES], [0.0f32; LANES]);
+            let (zs, z_tail) = z.as_chunks::<LANES>();
+            let (a, a_tail) = means[0].as_chunks::<LANES>();
+            let (b, b_tail) = means[1].as_chunks::<LANES>();
+            let (c, c_tail) = means[2].as_chunks::<LANES>();
+            for (((z, a), b), c) in zs.iter().zip(a).zip(b).zip(c) {
+                add_products(z, a, &mut x);
+                add_products(z, b, &mut y);
+                add_products(z, c, &mut w);
+            }
+            let z = padded(z_tail, 0.0);
+            add_products(&z, &padded(a_tail, 0.0), &mut x);
+            add_products(&z, &padded(b_tail, 0.0), &mut y);
+            add_products(&z, &padded(c_tail, 0.0), &mut w);
+            sum_each([x, y, w])
+        },
+    )
+}
+
+#[inline(always)]
+fn add_products(a: &[f32; LANES], b: &[f32; LANES], lanes: &mut [f32; LANES]) {
+    for i in 0..LANES {
+        lanes[i] += a[i] * b[i];
     }
 }
 

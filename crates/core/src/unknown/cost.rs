@@ -12,6 +12,7 @@
 use std::collections::VecDeque;
 
 use crate::kernels::{exp, vectorised};
+use crate::scores::LANES_F64;
 use crate::{Error, Result, State};
 
 /// Recent images that the threshold is taken over.
@@ -149,7 +150,8 @@ fn threshold(window: &VecDeque<Image>, share: f64, tells: bool) -> f64 {
         return plain();
     }
     let weighted = in_order(window, &low, strangers);
-    let at = |share: f64| quantile(&weighted, share);
+    let all = weighted.last().map_or(0.0, |&(_, up_to)| up_to);
+    let at = |share: f64| quantile(&weighted, share * all);
     let between = |factor: f64| at(share * (PLAIN + (factor - PLAIN) * strangers));
     let mirrored = 2.0 * at(0.5) - at(1.0 - share);
     between(RAISED).max(mirrored.min(between(MIRRORED)))
@@ -173,7 +175,7 @@ fn explained(window: &VecDeque<Image>, low: &[f32]) -> f64 {
     1.0 - within / spread.max(1e-9) * (n - 1.0) / (n - used).max(1.0)
 }
 
-/// The scores in their order, each with how far its image counts as known.
+/// The scores in their order, each with how many images up to it count as known.
 fn in_order(window: &VecDeque<Image>, low: &[f32], strangers: f64) -> Vec<(f32, f64)> {
     // Whole numbers in the order of the scores, each with its place in the lower half: these are sorted faster than pairs.
     let key = |(place, image): (usize, &Image)| {
@@ -184,7 +186,12 @@ fn in_order(window: &VecDeque<Image>, low: &[f32], strangers: f64) -> Vec<(f32, 
     let mut keys: Vec<u64> = window.iter().enumerate().map(key).collect();
     keys.sort_unstable();
     let places = keys.into_iter().map(|key| key as u32 as usize);
-    places.map(|place| (window[place].score, 1.0 - strangers * f64::from(low[place]))).collect()
+    let mut up_to = 0.0;
+    let count = |place: usize| {
+        up_to += 1.0 - strangers * f64::from(low[place]);
+        (window[place].score, up_to)
+    };
+    places.map(count).collect()
 }
 
 /// [`quantile`] where every score has the same weight; the scores need no order.
@@ -194,15 +201,10 @@ fn plain_quantile(mut scores: Vec<f32>, share: f64) -> f64 {
     f64::from(*scores.select_nth_unstable_by(place, f32::total_cmp).1)
 }
 
-/// The score below which a share of the weight lies; scores are in order.
-fn quantile(weighted: &[(f32, f64)], share: f64) -> f64 {
-    let wanted = share * weighted.iter().map(|(_, weight)| weight).sum::<f64>();
-    let mut below = 0.0;
-    let found = weighted.iter().find(|(_, weight)| {
-        below += weight;
-        below > wanted
-    });
-    found.or(weighted.last()).map_or(f64::NEG_INFINITY, |(score, _)| f64::from(*score))
+/// The score below which so many images count as known.
+fn quantile(weighted: &[(f32, f64)], wanted: f64) -> f64 {
+    let place = weighted.partition_point(|&(_, up_to)| up_to <= wanted);
+    weighted.get(place).or(weighted.last()).map_or(f64::NEG_INFINITY, |&(score, _)| f64::from(score))
 }
 
 /// Two normal distributions, the lower one first.
@@ -223,9 +225,11 @@ impl Mixture {
         let variance = all().map(|x| (x - mean).powi(2)).sum::<f64>() / n;
         // Parts do not shrink to single images.
         let least = 0.01 * variance.max(1e-12);
-        let mut sorted = signals.to_vec();
-        sorted.sort_unstable_by(f32::total_cmp);
-        let quantile = |q: f64| sorted.get(((n - 1.0) * q) as usize).map_or(0.0, |&x| f64::from(x));
+        let mut parted = signals.to_vec();
+        let mut quantile = |q: f64| match parted.len() {
+            0 => 0.0,
+            _ => f64::from(*parted.select_nth_unstable_by(((n - 1.0) * q) as usize, f32::total_cmp).1),
+        };
         let mut mixture = Self {
             shares: [0.2, 0.8],
             means: [quantile(0.1), quantile(0.6)],
@@ -234,13 +238,8 @@ impl Mixture {
         };
         let mut low = vec![0.0; signals.len()];
         for _ in 0..ROUNDS {
-            let mut sums = [[0.0f64; 3]; 2];
             mixture.low(signals, &mut low);
-            for (x, low) in all().zip(low.iter().map(|&low| f64::from(low))) {
-                for (sums, weight) in sums.iter_mut().zip([low, 1.0 - low]) {
-                    *sums = [sums[0] + weight, sums[1] + weight * x, sums[2] + weight * x * x];
-                }
-            }
+            let sums = sums_of_parts(signals, &low);
             for (part, [weight, sum, squares]) in sums.into_iter().enumerate() {
                 let weight = weight.max(1e-9);
                 mixture.shares[part] = weight / n;
@@ -273,6 +272,47 @@ impl Mixture {
                 }
             },
         );
+    }
+}
+
+/// Σ w, Σ w x and Σ w x² over the signals x, by how far each belongs to the lower part and to the upper one, in lanes.
+fn sums_of_parts(signals: &[f32], low: &[f32]) -> [[f64; 3]; 2] {
+    let mut lanes = [[[0.0f64; LANES_F64]; 3]; 2];
+    vectorised(
+        #[inline(always)]
+        || {
+            let (xs, x_tail) = signals.as_chunks::<LANES_F64>();
+            let (lows, low_tail) = low.as_chunks::<LANES_F64>();
+            for (x, low) in xs.iter().zip(lows) {
+                add(&mut lanes, x, low, &[1.0; LANES_F64]);
+            }
+            let (mut x, mut low, mut there) = ([0.0; LANES_F64], [0.0; LANES_F64], [0.0; LANES_F64]);
+            for (i, (&x_of, &low_of)) in x_tail.iter().zip(low_tail).enumerate() {
+                (x[i], low[i], there[i]) = (x_of, low_of, 1.0);
+            }
+            add(&mut lanes, &x, &low, &there);
+        },
+    );
+    lanes.map(|part| part.map(|lanes| lanes.iter().sum()))
+}
+
+/// Adds some signals to the sums of both parts.
+#[inline(always)]
+fn add(
+    lanes: &mut [[[f64; LANES_F64]; 3]; 2],
+    x: &[f32; LANES_F64],
+    low: &[f32; LANES_F64],
+    there: &[f64; LANES_F64],
+) {
+    for (part, sums) in lanes.iter_mut().enumerate() {
+        for i in 0..LANES_F64 {
+            let (x, low) = (f64::from(x[i]), f64::from(low[i]));
+            let weight = if part == 0 { low } else { there[i] - low };
+            let [first, second] = [weight * x, weight * x * x];
+            sums[0][i] += weight;
+            sums[1][i] += first;
+            sums[2][i] += second;
+        }
     }
 }
 

@@ -201,8 +201,9 @@ fn the_prior_warms_up() {
 #[test]
 fn the_answer_is_the_most_probable_class() {
     let world = world();
-    // Pictures between two classes: the frozen model and the adapted answer often differ by little.
-    let (one, other) = (world.rows(600, 21), world.rows(600, 22));
+    // Pictures between two classes, one of them in runs: the frozen model and the adapted answer often differ by little.
+    let labels: Vec<usize> = (0..600).map(|i| i / 30 % 10).collect();
+    let (one, other) = (world.images(&labels, &mut Rng(21)), world.rows(600, 22));
     let between: Vec<f32> = one.data().iter().zip(other.data()).map(|(a, b)| a + b).collect();
     let rows = Features::normalized(between, 64).unwrap();
     let step = world.session(&config("ul-tta", &[])).step(&rows).unwrap();

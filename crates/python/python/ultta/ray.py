@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ._extras import missing
 from ._ultta import Head
@@ -77,38 +77,78 @@ def adapt(
 
 
 def _streams(dataset: Any, plan: Plan) -> Any:
-    """Blocks of sorted rows. A stream that goes on in the next block hands its state over; others run at the same time."""
-    blocks = dataset.sort(plan.order).to_arrow_refs()
+    """Blocks of sorted rows, as they come. A stream that goes on in the next block hands its state over; others run at the same time."""
+    _plain(dataset.context)
     shared = ray.put(plan)
-    look: Any = ray.remote(_ends)
+    # To look is quick, and waits for no turn.
+    look: Any = ray.remote(num_cpus=0)(_ends)
     answer: Any = ray.remote(num_returns=2)(_answer)
-    found = zip(blocks, ray.get([look.remote(shared, block) for block in blocks]))
-    filled = [(block, *ends) for block, ends in found if ends is not None]
-    if not filled:
+    out: list[Any] = []
+
+    def submit(block: Any, ends: Ends, state: Any, leaves: bool) -> Any:
+        """Has a block answered. What is left of the stream before waits for its state; what begins here does not."""
+        parts = [(0, ends.rows, None)] if state is None else [(0, ends.cut, state), (ends.cut, ends.rows, None)]
+        left = None
+        for start, end, given in parts:
+            if start < end:
+                key = None if given is None else ends.first
+                answers, left = answer.remote(shared, block, start, end, key, given, leaves and end == ends.rows)
+                out.append(answers)
+        return left if leaves else None
+
+    waiting: tuple[Any, Ends] | None = None
+    state: Any = None
+    for bundle in dataset.sort(plan.order).iter_internal_ref_bundles():
+        for block in bundle.block_refs:
+            ends = ray.get(look.remote(shared, block))
+            if ends is None:
+                continue
+            if waiting is not None:
+                before, its = waiting
+                state = submit(before, its, state, its.last == ends.first)
+            waiting = block, ends
+    if waiting is None:
         raise ValueError("dataset: expected at least 1 row, got 0")
-    out, before, state = [], None, None
-    for i, (block, first, last) in enumerate(filled):
-        goes_on = i + 1 < len(filled) and filled[i + 1][1] == last
-        answers, state = answer.remote(shared, block, before, state if before == first else None, goes_on)
-        out.append(answers)
-        before = last
+    before, its = waiting
+    submit(before, its, state, False)
     return ray.data.from_arrow_refs(out)
 
 
-def _ends(plan: Plan, block: pa.Table) -> tuple[Any, Any] | None:
-    """The first and the last key of a block."""
-    found = list(runs(plan.key or "key", block.column(plan.key)))
-    return (found[0][2], found[-1][2]) if found else None
+def _plain(context: Any) -> None:
+    """Ray's sort compresses what it moves, a gigabyte in one task. Features have no pattern: that costs time and saves nothing."""
+    for name, value in (("shuffle_compression", "none"), ("shuffle_input_batch_bytes", 0)):
+        if hasattr(context, name):
+            setattr(context, name, value)
+
+
+class Ends(NamedTuple):
+    """The first and the last key of a block, the row after the first key's last, and the number of rows."""
+
+    first: Any
+    last: Any
+    cut: int
+    rows: int
+
+
+def _ends(plan: Plan, block: Any) -> Ends | None:
+    table = _arrow(block)
+    found = list(runs(plan.key or "key", table.column(plan.key))) if len(table) else []
+    return Ends(found[0][2], found[-1][2], found[0][1], len(table)) if found else None
 
 
 def _answer(
-    plan: Plan, block: pa.Table, key: Any, state: bytes | None, goes_on: bool
+    plan: Plan, block: Any, start: int, end: int, key: Any, state: bytes | None, leaves: bool
 ) -> tuple[pa.Table, bytes | None]:
-    """Answers of a block, and the state of its last stream if that goes on. A second attempt answers the same."""
+    """Answers of some rows of a block, and the state of the last stream if that goes on. A second attempt answers the same."""
     streams = Streams(plan, key, state)
-    answers = streams.answer(block)
-    left = streams.session.state().to_bytes() if goes_on and streams.session is not None else None
+    answers = streams.answer(_arrow(block).slice(start, end - start))
+    left = streams.session.state().to_bytes() if leaves and streams.session is not None else None
     return answers, left
+
+
+def _arrow(block: Any) -> pa.Table:
+    """A block as a table: one that came from pandas is a frame."""
+    return block if isinstance(block, pa.Table) else pa.Table.from_pandas(block, preserve_index=False)
 
 
 def _hindsight(dataset: Any, plan: Plan) -> Any:

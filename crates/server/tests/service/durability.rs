@@ -219,6 +219,38 @@ fn a_log_that_ends_before_what_was_synced_is_damaged() {
     }
 }
 
+/// What is damaged and cut off is counted whole: the damaged record, those behind it, and those that are gone.
+#[test]
+fn records_that_are_gone_behind_a_damaged_one_are_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = Service::start(ServerConfig { durability: Durability::Sync, ..config(folder.path()) });
+    service.ensure("default", "ul-tta");
+    let features = rows(100);
+    let mut ends = Vec::new();
+    for start in (0..100).step_by(10) {
+        service.classify(&features.slice(start..start + 10));
+        ends.push(fs::metadata(&logs(folder.path())[0]).unwrap().len() as usize);
+    }
+    let bytes = fs::read(&logs(folder.path())[0]).unwrap();
+    let mut flipped = bytes[..ends[6]].to_vec();
+    flipped[ends[3] + 40] ^= 1;
+    let cases = [
+        (vec![], "record 0 of the log is damaged; it and 0 whole records (0 rows)", "9 more of them"),
+        (flipped, "record 4 of the log is damaged; it and 2 whole records (20 rows)", "3 more of them"),
+    ];
+    for (log, damaged, gone) in cases {
+        let left = crash(folder.path());
+        fs::write(&logs(left.path())[0], log).unwrap();
+        let after = Service::start(config(left.path()));
+        let (_, view) = after.get("/v1/streams/default");
+        let told = view["status"]["damage"].as_str().unwrap();
+        assert!(told.contains(damaged) && told.contains(gone), "{told}");
+        assert_eq!(view["status"]["generation"], 1);
+        after.stop();
+    }
+    service.stop();
+}
+
 /// A folder of an earlier build has no mark; it gets one.
 #[test]
 fn a_stream_without_a_mark_gets_one() {

@@ -199,3 +199,58 @@ fn many_pictures_neither_keep_others_waiting_nor_outlive_their_client() {
     assert_eq!(slow.begun.load(Ordering::SeqCst), begun, "refused before any work");
     service.stop();
 }
+
+/// A model that notes the priority of the thread it works on.
+#[cfg(target_os = "linux")]
+struct Noting {
+    rows: ByFirstByte,
+    seen: std::sync::Mutex<Vec<i32>>,
+}
+
+/// The niceness of the calling thread.
+#[cfg(target_os = "linux")]
+fn niceness() -> i32 {
+    let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+    stat.rsplit(')').next().unwrap().split_whitespace().nth(16).unwrap().parse().unwrap()
+}
+
+#[cfg(target_os = "linux")]
+impl PictureEncoder for Noting {
+    fn dim(&self) -> usize {
+        DIM
+    }
+
+    fn pixels(&self, picture: &[u8]) -> Result<u64, String> {
+        self.seen.lock().unwrap().push(niceness());
+        self.rows.pixels(picture)
+    }
+
+    fn encode(&self, picture: &[u8]) -> Result<Vec<f32>, String> {
+        self.seen.lock().unwrap().push(niceness());
+        if picture == [5] {
+            panic!("the model fails, as the test wants");
+        }
+        self.rows.encode(picture)
+    }
+}
+
+/// Pictures take long: what is done with them stands behind all other requests, and a model that fails costs its picture only.
+#[cfg(target_os = "linux")]
+#[test]
+fn pictures_stand_behind_other_requests() {
+    let folder = tempfile::tempdir().unwrap();
+    let noting = Arc::new(Noting { rows: ByFirstByte(rows(6).data().to_vec()), seen: Default::default() });
+    let service = Service::with_encoder(config(folder.path()), Some(noting.clone()));
+    service.ensure("default", "ul-tta");
+    let cores = std::thread::available_parallelism().unwrap().get();
+    for _ in 0..2 * cores {
+        let (status, problem) = service.send(PATH, "image/png", &[5]);
+        assert_eq!(status, 422, "{problem}");
+        assert!(problem["detail"].as_str().unwrap().contains("the image model failed"), "{problem}");
+        assert_eq!(service.send(PATH, "image/png", &[0]).0, 200);
+    }
+    let expected = (niceness() + 10).min(19);
+    let seen = noting.seen.lock().unwrap();
+    assert!(seen.len() == 8 * cores && seen.iter().all(|&own| own == expected), "{expected}: {seen:?}");
+    service.stop();
+}

@@ -179,7 +179,18 @@ fn the_board_tells_what_happens() {
     assert_eq!(list.len(), CLASSES);
     let sum = |key: &str| list.iter().map(|c| c[key].as_f64().unwrap()).sum::<f64>();
     assert!((sum("recent") - 1.0).abs() < 1e-9 && (sum("prior") - 1.0).abs() < 1e-6, "{classes}");
-    assert!(sum("evidence") > 100.0 && sum("movement") > 0.0);
+    // As a session tells it that has seen the same rows.
+    let mut session = session("ul-tta");
+    session.step(&features).unwrap();
+    for (told, drift) in list.iter().zip(session.per_class()) {
+        let told = |key: &str| told[key].as_f64().unwrap();
+        let close = |a: f64, b: f64| (a - b).abs() <= 1e-6 * b.abs().max(1.0);
+        assert!(
+            close(told("evidence"), drift.evidence) && close(told("movement"), drift.movement),
+            "{drift:?}"
+        );
+    }
+    assert!(sum("evidence") > 100.0);
     let (_, history) = service.get("/v1/streams/default/history");
     let points = history["points"].as_array().unwrap();
     assert!(!points.is_empty());

@@ -103,6 +103,18 @@ fn the_doctor_finds_what_is_wrong() {
     let out = place.run(&["doctor", "--features", "zero.safetensors"]);
     assert!(out.stdout.contains("row 3 is all zeros"), "{}", out.stdout);
     assert_eq!(place.run(&["doctor"]).code, 2);
+    // A features file in the place of pictures is told where it goes.
+    place.run(&["doctor", "zero.safetensors"]).refused(&[
+        "zero.safetensors is no picture",
+        "--features",
+        "--head",
+    ]);
+    place
+        .run(&["classify", "photos"])
+        .refused(&["which classes?", "--labels-folder DIR (a folder per class)"]);
+    place
+        .run(&["serve", "--head", "none.safetensors", "--data-dir", "d"])
+        .refused(&["error: no such file or folder: none.safetensors\n"]);
 }
 
 #[test]

@@ -38,6 +38,13 @@ impl Outcome {
         self
     }
 
+    fn refused(self, words: &[&str]) {
+        assert_eq!(self.code, 2, "{}\n{}", self.stdout, self.stderr);
+        for word in words {
+            assert!(self.stderr.contains(word), "{word:?} is missing: {}", self.stderr);
+        }
+    }
+
     fn lines(&self) -> Vec<Value> {
         self.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }

@@ -33,7 +33,7 @@ impl Server {
         Self::spawn(command, folder, flags)
     }
 
-    fn spawn(mut command: Command, folder: &Path, flags: &[&str]) -> Self {
+    pub fn spawn(mut command: Command, folder: &Path, flags: &[&str]) -> Self {
         let head = folder.join("head.safetensors");
         if !head.exists() {
             simulator().head().save(&head).unwrap();
@@ -45,7 +45,10 @@ impl Server {
             .arg(folder.join("data"))
             .args(["--port", "0"])
             .args(flags);
-        command.env("ULTTA_LOG", "off").stdout(Stdio::piped());
+        if command.get_envs().all(|(name, _)| name != "ULTTA_LOG") {
+            command.env("ULTTA_LOG", "off");
+        }
+        command.stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -57,6 +60,12 @@ impl Server {
     pub fn get(&self, path: &str) -> Value {
         let mut response = self.agent.get(format!("http://{}{path}", self.address)).call().unwrap();
         response.body_mut().read_json().unwrap_or(Value::Null)
+    }
+
+    #[cfg(feature = "nats")]
+    pub fn text(&self, path: &str) -> String {
+        let mut response = self.agent.get(format!("http://{}{path}", self.address)).call().unwrap();
+        response.body_mut().read_to_string().unwrap()
     }
 
     pub fn address(&self) -> &str {
@@ -247,14 +256,15 @@ fn rust_http_and_the_command_line_give_the_same_answers() {
     // During the warm-up no figures of the last update are shown: there was none.
     let told = client(&["--stream", "again", "status"]);
     assert!(told.contains("warm-up         0 of 100 scenes") && !told.contains("prior KL"), "{told}");
-    assert!(client(&["feedback", "3=1"]).contains("taken"));
+    assert_eq!(client(&["feedback", "3=1"]), "sample 3: taken\n");
+    assert!(client(&["feedback", "3=1", "--json"]).contains("\"oldest_id\": 0"));
     assert!(client(&["suggest", "--k", "2"]).lines().count() == 3);
     assert!(client(&["suggest", "--k", "2", "--json"]).contains("expected_use"));
-    assert!(client(&["correct", "3=1"]).contains("\"corrections\": 1"));
+    assert_eq!(client(&["correct", "3=1"]), "sample 3: taken\nlabels that count: 1\n");
     let told = client(&["explain", "3"]);
     assert!(told.contains("= logit") && told.contains("labelled "), "{told}");
     assert!(client(&["explain", "3", "--json"]).contains("corrected"));
-    assert!(client(&["correct", "--withdraw", "3"]).contains("\"corrections\": 0"));
+    assert!(client(&["correct", "--withdraw", "3", "--json"]).contains("\"corrections\": 0"));
     // A label that is not used is a failure, and says why.
     let unused = |arguments: &[&str], why: &str| {
         let output =
@@ -269,7 +279,9 @@ fn rust_http_and_the_command_line_give_the_same_answers() {
     let layer = folder.path().join("layer.npz");
     assert!(client(&["export", "--out", layer.to_str().unwrap()]).contains("bytes"));
     assert!(std::fs::read(layer).unwrap().starts_with(b"PK"));
-    assert!(client(&["snapshot", "--label", "x"]).contains("\"x\""));
+    let kept = client(&["snapshot", "--label", "x"]);
+    assert!(kept.starts_with("default: snapshot x kept, ") && kept.ends_with(" bytes\n"), "{kept}");
+    assert!(client(&["snapshot", "--label", "y", "--json"]).contains("\"y\""));
     assert_eq!(client(&["rollback", "x"]), "default: back at snapshot x, 500 rows, generation 1\n");
     let made =
         client(&["create", "--stream", "second", "--head", head.to_str().unwrap(), "--preset", "paper"]);
@@ -289,7 +301,17 @@ fn rust_http_and_the_command_line_give_the_same_answers() {
         command.args(["client", "--url", &url, "feedback", "999999=1"]).args(generation);
         let refused = command.output().unwrap();
         assert_eq!(refused.status.code(), Some(code), "a refused label, {generation:?}");
+        let advised = String::from_utf8_lossy(&refused.stderr).contains("(--generation N)");
+        assert_eq!(advised, generation.is_empty(), "{refused:?}");
     }
+    // An address without its scheme is understood, and examples have it whole; curl is the language unless another is named.
+    let plain = url.strip_prefix("http://").unwrap();
+    let short = Command::new(ULTTA).args(["client", "--url", plain, "example"]).output().unwrap();
+    let text = String::from_utf8_lossy(&short.stdout).into_owned();
+    assert!(
+        text.contains(&format!("curl -s {url}/v1")) && text.contains("expects unit rows of 16"),
+        "{text}"
+    );
     let refused =
         Command::new(ULTTA).args(["client", "--url", &url, "--stream", "none", "status"]).output().unwrap();
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();

@@ -145,6 +145,22 @@ impl Evidence {
         }
     }
 
+    /// Writes z − g with every second sign turned.
+    pub(super) fn turn(&self, z: &[f32], out: &mut Vec<f32>) {
+        let mean = self.scale / (self.n * self.scale + 1.0);
+        out.clear();
+        out.extend(z.iter().zip(&self.sum).map(|(&z, &sum)| z - (sum * mean) as f32));
+        out.iter_mut().skip(1).step_by(2).for_each(|y| *y = -*y);
+    }
+
+    /// Writes ⟨y, Σ⁻¹ m_c⟩ of some classes.
+    pub(super) fn turned_scores(&self, y: &[f32], classes: &[u32], out: &mut Vec<f32>) {
+        self.scores(y, classes, out);
+        if let Some(fold) = &self.fold {
+            out.iter_mut().zip(classes).for_each(|(v, &c)| *v -= fold.bias[c as usize]);
+        }
+    }
+
     /// Samples taken in.
     pub(super) fn samples(&self) -> u64 {
         self.samples

@@ -5,6 +5,7 @@
 use std::f64::consts::{FRAC_2_PI, SQRT_2};
 
 use super::config::Advanced;
+use super::opinion::Opinion;
 use crate::kernels::{exp, vectorised};
 use crate::methods::recent::{Labelled, Lines, Lump, Recent, Sample};
 
@@ -44,8 +45,12 @@ const MIN_JUDGED: u64 = 64;
 pub(super) struct ImageBranch {
     /// The branch's own temperature: softmax(scale · v + log prior) matches the frozen posterior best.
     pub scale: f64,
-    /// trust_max · n / (n + trust_samples) with n the mean evidence per class, as of the last update.
+    /// The most that can be earned: trust_max · (n / (n + trust_samples))² with n the mean evidence per class, as of the last
+    /// update. Evidence of a few pictures resembles these pictures, and pictures that resemble one another are misread
+    /// alike, in both halves.
     pub grown: f64,
+    /// What the other half of the dimensions says of what the evidence changes.
+    pub opinion: Opinion,
     /// Samples judged.
     pub judged: u64,
     /// Under each half-life: running sums of KL(frozen ‖ branch) and of KL(frozen ‖ prior), where *frozen* is the
@@ -59,12 +64,15 @@ impl ImageBranch {
         (self.trust() * self.scale) as f32
     }
 
-    /// *Trust*: how much of the branch enters the answer, foretold² · grown, with foretold the lesser of both records
-    /// and at least 0.
+    /// *Trust*: how much of the branch enters the answer. It is what the evidence has earned (`opinion.rs`), at most `grown`,
+    /// and less at once where the branch has lately foretold less than it used to.
     pub(super) fn trust(&self) -> f64 {
         let [short, long] = self.records.map(foretold);
-        let least = short.min(long).max(0.0);
-        least * least * self.grown
+        if long <= 0.0 {
+            return 0.0;
+        }
+        let steady = (short / long).clamp(0.0, 1.0);
+        steady * steady * self.opinion.earned().min(self.grown)
     }
 
     /// Whether the branch has foretold less than nothing for long.
@@ -112,9 +120,10 @@ impl ImageBranch {
     }
 
     /// Fits `scale`: least cross-entropy between the frozen posterior under the prior and softmax(scale · v + log prior).
-    pub(super) fn fit(&mut self, recent: &Recent, advanced: &Advanced) {
+    /// Not while fewer than `least` samples were scored.
+    pub(super) fn fit(&mut self, recent: &Recent, advanced: &Advanced, least: usize) {
         let scored = |s: &Sample<'_>| s.flags.has_image && s.flags.teaches;
-        if recent.newest(advanced.scale_window).filter(scored).count() < advanced.scale_min_rows.max(1) {
+        if recent.newest(advanced.scale_window).filter(scored).count() < least.max(1) {
             return;
         }
         let lines = Lines::new(fit_rows(recent, advanced.scale_window, scored), |s, x, b| {
@@ -136,13 +145,15 @@ impl ImageBranch {
     /// Sets `grown` from the mean evidence per class.
     pub(super) fn grow(&mut self, evidence_per_class: f64, advanced: &Advanced) {
         let n = evidence_per_class;
-        self.grown = if n > 0.0 { advanced.trust_max * n / (n + advanced.trust_samples) } else { 0.0 };
+        self.grown =
+            if n > 0.0 { advanced.trust_max * (n / (n + advanced.trust_samples)).powi(2) } else { 0.0 };
     }
 
     /// Whether values read from a file are possible.
     pub(super) fn is_sound(&self) -> bool {
         (0.0..=SCALE_MAX).contains(&self.scale)
             && (0.0..=1e3).contains(&self.grown)
+            && self.opinion.is_sound()
             && self.records.as_flattened().iter().all(|sum| (0.0..=1e12).contains(sum))
     }
 }

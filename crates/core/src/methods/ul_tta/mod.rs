@@ -15,7 +15,8 @@
 //! | shares | how an admitted sample is shared among the classes it teaches | `shares.rs` |
 //! | p | what is emitted: adapted and frozen probabilities | `emission.rs` |
 //! | τ_pred | how sharp the frozen logits are beside what was learnt | `sharpness.rs` |
-//! | scale, trust, τ_cal | one-dimensional fits over remembered samples | `fits.rs`, `../recent/` |
+//! | scale, τ_cal | one-dimensional fits over remembered samples | `fits.rs`, `../recent/` |
+//! | trust | how loudly the evidence speaks: as far as the other half of the dimensions approves of what it changes | `opinion.rs`, `fits.rs` |
 //! | z | of a near-copy: the mean of the *scene* at hand | `scene.rs` |
 //! | correction_c(z) | what labels add to s⟨z, μ_c⟩ in both lines above, where somebody gave some | `corrections.rs`, `label_prior.rs`, `kept.rs` |
 //! | restart | everything is forgotten when rows come to look unlike those before | `shift.rs` |
@@ -46,7 +47,8 @@
 //! still later after restarts that follow one another closely. The temperatures: from the first update on. The evidence:
 //! the first 100 samples move mean and covariance but no class. The first update, after 128 samples, folds it if
 //! there were as many samples as classes; the second fits its scale to the samples scored since; and the sample after that
-//! is the first that it is judged on. So it enters the answers after 257 samples, and later with more than 120 classes.
+//! is the first that it is judged on. So it enters the answers after 257 samples, if the second opinion approves of it by
+//! then, and later with more than 120 classes.
 //!
 //! It takes what it moves (prototypes, prior, temperature) from B. Kim, *Ultra-Light Test-Time Adaptation for
 //! Vision–Language Models*; how each learns is different. The paper keeps no covariance; here the evidence keeps the
@@ -60,6 +62,7 @@ use crate::adapter::{
 use crate::explain::{Part, Similar};
 use crate::gate::Gate;
 use crate::group::Sharing;
+use crate::kernels::fold_lanes;
 use crate::methods::presets::CARD;
 use crate::methods::recent::{Flags, Labelled, Lump, Recent, Sample};
 use crate::scores::Summary;
@@ -80,6 +83,7 @@ mod label_prior;
 mod layer;
 mod lump;
 mod neighbours;
+mod opinion;
 mod prior;
 mod saved;
 mod scene;
@@ -95,6 +99,7 @@ use corrections::{Corrected, Corrections};
 use evidence::Evidence;
 use fits::{Calibration, ImageBranch};
 use kept::Kept;
+use opinion::{Halves, Opinion};
 pub(super) use prior::WARM_UP;
 use prior::{Prior, PriorWork};
 use scene::Scene;
@@ -159,6 +164,11 @@ struct Work {
     /// Frozen logits of the candidates relative to the best, and their log(C π_c).
     candidate_text: Vec<f32>,
     candidate_prior: Vec<f32>,
+    /// The candidates in both halves of the dimensions, and what these are made from: the deviation from the mean with every
+    /// second sign turned, and the candidates' image scores of that.
+    halves: Vec<Halves>,
+    turned: Vec<f32>,
+    turned_image: Vec<f32>,
     /// The classes that the sample teaches, each with its share of the sample.
     shares: Vec<(u32, f32)>,
     /// A row, or the mean of its scene, with what labels add to its frozen logits; whether that is what was answered.
@@ -311,7 +321,7 @@ impl UlTta {
         self.keep(batch.first_id + row as u64, z, answered, may_learn, work);
         if may_learn {
             self.gate.push(&answered.summary);
-            self.judge(answered, work);
+            self.judge(z, answered, work);
         }
         self.recent.push(Sample {
             id: batch.first_id + row as u64,
@@ -331,10 +341,14 @@ impl UlTta {
         admitted
     }
 
-    /// Keeps the record of the image evidence. Evidence that misleads for long is dropped.
-    fn judge(&mut self, answered: &Answered, work: &Work) {
+    /// Keeps the records of the image evidence. Evidence that misleads for long is dropped.
+    fn judge(&mut self, z: &[f32], answered: &Answered, work: &mut Work) {
         if !answered.has_image {
             return;
+        }
+        if self.image.scale > 0.0 && Opinion::is_due(self.image.judged) {
+            self.halve(z, answered.tau_pred, work);
+            self.image.opinion.judge(&work.halves, self.image.scale as f32, self.tempo());
         }
         let Work { candidate_text, candidate_prior, image, .. } = work;
         self.image.judge(candidate_text, candidate_prior, image, &answered.lump);
@@ -344,6 +358,27 @@ impl UlTta {
             **evidence = Evidence::new(&self.config, self.head.n_classes(), self.head.dim());
             self.image = ImageBranch::default();
             self.shared.as_deref_mut().into_iter().for_each(Shared::set_aside);
+        }
+    }
+
+    /// Both halves of a sample, of its candidates (`opinion.rs`).
+    fn halve(&self, z: &[f32], tau_pred: f32, work: &mut Work) {
+        work.halves.clear();
+        let Some(evidence) = self.evidence.as_ref().filter(|_| work.candidates.len() > 1) else { return };
+        evidence.turn(z, &mut work.turned);
+        evidence.turned_scores(&work.turned, &work.candidates, &mut work.turned_image);
+        let scale = tau_pred * self.head.logit_scale();
+        for (i, &c) in work.candidates.iter().enumerate() {
+            let prototype = self.head.prototype(c as usize);
+            let (text, turned) = (
+                work.candidate_text[i] + work.candidate_prior[i],
+                scale * fold_lanes(&work.turned, prototype, |y, m| y * m),
+            );
+            let (image, turned_image) = (work.image[i], work.turned_image[i]);
+            work.halves.push(Halves {
+                text: [text + turned, text - turned],
+                image: [image + turned_image, image - turned_image],
+            });
         }
     }
 
@@ -367,7 +402,8 @@ impl UlTta {
                 self.calibration.fit_to_labels(&self.labelled, advanced);
             }
         }
-        self.image.fit(&self.recent, advanced);
+        let least = self.least_scored();
+        self.image.fit(&self.recent, advanced, least);
         self.prior.update(&work.prior);
         let warm = self.seen > self.warm_up();
         if let Some(evidence) = &mut self.evidence {

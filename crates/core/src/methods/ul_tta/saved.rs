@@ -1,10 +1,22 @@
 //! What the default method saves. `evidence.*` is what two sessions may add (`State::merge`); everything else is
 //! local to one stream.
 
+use super::opinion::{self, Opinion};
 use super::prior::PriorWork;
 use super::{Calibration, ImageBranch, Shared, UlTta};
 use crate::methods::checked::checked_counts;
 use crate::{Error, Result, State};
+
+/// Scale and growth of the image branch, and the numbers of its second opinion, which states of earlier builds do not have.
+pub(super) fn of_image(state: &State) -> Result<([f64; 2], &[f64])> {
+    let image = state.get::<f64>("local.image")?;
+    match image {
+        &[scale, grown, ref opinion @ ..] if [0, opinion::LEN].contains(&opinion.len()) => {
+            Ok(([scale, grown], opinion))
+        }
+        _ => Err(Error::state(format!("local.image: expected {} values", 2 + opinion::LEN))),
+    }
+}
 
 impl UlTta {
     /// The evidence. `compact` rounds it: for the copy that the guard returns to.
@@ -36,8 +48,8 @@ impl UlTta {
             shared.save(&mut state);
             self.evidence.iter().for_each(|evidence| evidence.save_mark(&mut state));
         }
-        let ImageBranch { scale, grown, judged, records } = self.image;
-        state.put("local.image", &[scale, grown]);
+        let ImageBranch { scale, grown, judged, records, opinion } = self.image;
+        state.put("local.image", &[&[scale, grown], &opinion.numbers()[..]].concat());
         state.put("local.image.records", records.as_flattened());
         let Calibration { matched, label_free, tau } = self.calibration;
         state.put("local.calibration", &[matched, label_free, tau]);
@@ -107,14 +119,13 @@ impl UlTta {
             self.kept.load(state, classes)?;
         }
         self.corrections.load(state, classes, self.head.dim())?;
-        let &[scale, grown] = state.get::<f64>("local.image")? else {
-            return Err(Error::state("local.image: expected 2 values"));
-        };
+        let ([scale, grown], opinion) = of_image(state)?;
+        let opinion = Opinion::from_numbers(opinion);
         let records = state.get_n::<f64>("local.image.records", 4)?;
         let records = [[records[0], records[1]], [records[2], records[3]]];
         let judged;
         [self.since_update, judged, self.restarts, self.hasty] = state.counts("local.since")?;
-        self.image = ImageBranch { scale, grown, judged, records };
+        self.image = ImageBranch { scale, grown, judged, records, opinion };
         let &[matched, label_free, tau] = state.get::<f64>("local.calibration")? else {
             return Err(Error::state("local.calibration: expected 3 values"));
         };

@@ -1,6 +1,6 @@
-//! When an update comes, and when the evidence begins to learn.
+//! When an update comes, and when the evidence begins to learn and to speak.
 //!
-//! In a group both go by the group's samples, as on one machine that sees them all. A member counts its own samples and
+//! In a group all of it goes by the group's samples, as on one machine that sees them all. A member counts its own samples and
 //! knows the group's *tempo*: how many samples of the group come on one of its own. So of three members alike each waits
 //! for a third of the samples that one machine would wait for.
 
@@ -13,16 +13,30 @@ const UPDATE_SHARE: u64 = 8;
 /// Most samples between two updates, and at most half a half-life: what was learnt must not wait while the stream goes on.
 const UPDATE_MOST: u64 = 1024;
 
+/// In a group as out of it a fit looks at this many samples at least, but for settings that ask for fewer.
+const FEWEST_SCORED: usize = 64;
+
 impl UlTta {
+    /// Samples of the group on one of its own; 1 outside of a group.
+    pub(super) fn tempo(&self) -> f64 {
+        self.shared.as_ref().map_or(1.0, |shared| shared.tempo())
+    }
+
     /// Samples of the group, counted in own ones.
     fn in_own(&self, samples: u64) -> u64 {
-        let tempo = self.shared.as_ref().map_or(1.0, |shared| shared.tempo());
-        (samples as f64 / tempo).ceil() as u64
+        (samples as f64 / self.tempo()).ceil() as u64
     }
 
     /// Samples before the evidence learns.
     pub(super) fn warm_up(&self) -> u64 {
         self.in_own(self.config.advanced.gate_warm_up)
+    }
+
+    /// Samples that must have been scored before the scale of the image scores is fitted. Of few a fit tells little, whoever else
+    /// there is.
+    pub(super) fn least_scored(&self) -> usize {
+        let least = self.config.advanced.scale_min_rows;
+        (self.in_own(least as u64) as usize).max(FEWEST_SCORED.min(least))
     }
 
     /// Whether an update follows the sample: by count, or by time where times are given.

@@ -4,6 +4,8 @@
 //! begins with what the parts had earned: scale, records and temperatures of each, averaged by the samples that each was
 //! judged on. Averages and not sums, so that trust that was not deserved is lost as fast as on one stream.
 
+use super::opinion::{self, Opinion};
+use super::saved::of_image;
 use super::{Calibration, ImageBranch, UlTta};
 use crate::state::MAX_COUNT;
 use crate::{Error, Result, State};
@@ -11,20 +13,25 @@ use crate::{Error, Result, State};
 /// Where a merged state keeps it.
 const NAME: &str = "trust";
 
-/// Samples judged; scale of the image branch, its records, the temperatures.
-type Trust = [f64; 9];
+/// Samples judged; scale of the image branch, its records, the temperatures; then the second opinion, which states of earlier
+/// builds do not have.
+type Trust = [f64; FIRST + opinion::LEN];
+const FIRST: usize = 9;
 
 /// The trust of a state: of one stream, or merged. `None` where nothing was judged.
 fn of(state: &State) -> Result<Option<Trust>> {
     let trust = if state.has(NAME) {
-        let given = state.get_n::<f64>(NAME, 9)?;
-        std::array::from_fn(|i| given[i])
+        let given = state.get::<f64>(NAME)?;
+        if ![FIRST, FIRST + opinion::LEN].contains(&given.len()) {
+            return Err(Error::state(format!("trust: expected {} values", FIRST + opinion::LEN)));
+        }
+        std::array::from_fn(|i| given.get(i).copied().unwrap_or(0.0))
     } else if state.has("local.image") {
-        let (image, records) =
-            (state.get_n::<f64>("local.image", 2)?, state.get_n("local.image.records", 4)?);
+        let ([scale, _], opinion) = of_image(state)?;
+        let records = state.get_n("local.image.records", 4)?;
         let (since, tau) = (state.get_n::<u64>("local.since", 4)?, state.get_n("local.calibration", 3)?);
-        let [a, b, c, d]: [f64; 4] = std::array::from_fn(|i| records[i]);
-        [since[1] as f64, image[0], a, b, c, d, tau[0], tau[1], tau[2]]
+        let first = [&[since[1] as f64, scale], records, tau].concat();
+        std::array::from_fn(|i| first.iter().chain(opinion).nth(i).copied().unwrap_or(0.0))
     } else {
         return Ok(None);
     };
@@ -50,8 +57,9 @@ impl UlTta {
     /// Takes over the trust of a merged state. Evidence is there already.
     pub(super) fn load_trust(&mut self, state: &State) -> Result<()> {
         let (Some(evidence), Some(trust)) = (&self.evidence, of(state)?) else { return Ok(()) };
-        let [judged, scale, a, b, c, d, matched, label_free, tau] = trust;
-        self.image = ImageBranch { scale, grown: 0.0, judged: judged as u64, records: [[a, b], [c, d]] };
+        let [judged, scale, a, b, c, d, matched, label_free, tau, opinion @ ..] = trust;
+        let (records, opinion) = ([[a, b], [c, d]], Opinion::from_numbers(&opinion));
+        self.image = ImageBranch { scale, grown: 0.0, opinion, judged: judged as u64, records };
         self.calibration = Calibration { matched, label_free, tau };
         if !self.image.is_sound() || !self.calibration.is_sound() || judged > MAX_COUNT as f64 {
             return Err(Error::state("trust: a value out of range"));

@@ -223,9 +223,11 @@ pub async fn answered<T, E: std::fmt::Display>(
 pub async fn connect(group: &str, settings: &ShareSettings, most: usize) -> Result<Link, Failure> {
     let Some(url) = &settings.url else { return Err("no broker is set".into()) };
     let mut options = async_nats::ConnectOptions::new().name("ultta").connection_timeout(ANSWER);
+    let parsed = |url: &str| -> Result<async_nats::ServerAddr, Failure> {
+        url.parse().map_err(|e: std::io::Error| settings.hide(&e.to_string()))
+    };
     // The client itself leaves out who is named in the address. A name without a password is a token.
-    let address: async_nats::ServerAddr =
-        url.parse().map_err(|e: std::io::Error| settings.hide(&e.to_string()))?;
+    let address = parsed(url)?;
     options = match (address.username(), address.password()) {
         (Some(user), Some(password)) => options.user_and_password(decoded(user), decoded(password)),
         (Some(token), None) => options.token(decoded(token)),
@@ -250,7 +252,9 @@ pub async fn connect(group: &str, settings: &ShareSettings, most: usize) -> Resu
     if let (Some(cert), Some(key)) = (&settings.tls_cert, &settings.tls_key) {
         options = options.add_client_certificate(cert.clone(), key.clone());
     }
-    let client = answered(options.connect(address)).await.map_err(|reason| settings.hide(&reason))?;
+    // The client writes addresses whole into its log.
+    let nameless = parsed(&without_names(url))?;
+    let client = answered(options.connect(nameless)).await.map_err(|reason| settings.hide(&reason))?;
     let mut context = jetstream::new(client.clone());
     context.set_timeout(ANSWER);
     let name = format!("ULTTA_{group}");
@@ -271,6 +275,14 @@ pub async fn connect(group: &str, settings: &ShareSettings, most: usize) -> Resu
     };
     let (read, last, done, partial) = Default::default();
     Ok(Link { client, context, stream, objects, reader: None, read, last, done, partial, most })
+}
+
+/// An address without the user and password in it.
+fn without_names(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("nats", url));
+    let (host, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
+    format!("{scheme}://{host}{path}")
 }
 
 /// A part of an address without its percent signs.
@@ -313,6 +325,18 @@ pub fn token(member: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_are_taken_out_of_an_address() {
+        for (url, expected) in [
+            ("nats://anna:hush@broker:4222", "nats://broker:4222"),
+            ("tls://token@broker", "tls://broker"),
+            ("nats://anna:h@sh@[::1]:4222/", "nats://[::1]:4222/"),
+            ("nats://broker:4222/a@b", "nats://broker:4222/a@b"),
+        ] {
+            assert_eq!(without_names(url), expected);
+        }
+    }
 
     #[test]
     fn what_an_address_names_is_decoded() {
