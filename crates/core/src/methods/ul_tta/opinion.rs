@@ -16,7 +16,8 @@
 //! prototypes are means of pictures.
 //!
 //! **Agreement.** How often the frozen model names the same class from either half tells how right it is, whatever its scale:
-//! where the halves disagree, more of the frozen probabilities is emitted (`emission.rs`).
+//! where the halves disagree, more of the frozen probabilities is emitted (`emission.rs`). Where prototypes are frozen nothing is
+//! asked, and half of the samples count as agreed on.
 
 use crate::kernels::exp;
 
@@ -27,7 +28,7 @@ const WEIGHTS: [f32; 6] = [0.125, 0.25, 0.5, 1.0, 2.0, 4.0];
 const HALF_LIFE: f64 = 512.0;
 
 /// Every sample is asked about while fewer than the first number were seen, then one in the second: by then more tells little.
-const DENSE: u64 = 1024;
+const DENSE: u64 = 1280;
 const STRIDE: u64 = 4;
 
 /// Half-life of the agreement, in samples that were asked about.
@@ -92,9 +93,8 @@ impl Opinion {
     pub(super) fn judge(&mut self, candidates: &[Halves], scale: f32, samples: f64) {
         let mut gains = [0.0; WEIGHTS.len()];
         for half in 0..2 {
-            let answer = |weight: f32| {
-                best(candidates.iter().map(|h| h.text[half] + weight * scale * h.image[half]))
-            };
+            let answer =
+                |weight: f32| best(candidates.iter().map(|h| h.text[half] + weight * scale * h.image[half]));
             let frozen = answer(0.0);
             // Scores are lines in the weight, and a line that is the highest at two weights is so between them.
             if answer(WEIGHTS[WEIGHTS.len() - 1]) == frozen {
