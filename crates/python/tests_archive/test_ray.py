@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 import ray
-from conftest import ROWS, Archive, killing
+from conftest import CAMERAS, ROWS, Archive, killing
 
 import ultta.ray
 
@@ -27,6 +29,63 @@ def test_keyed_streams_are_answered_as_on_one_machine(archive: Archive) -> None:
     archive.check(found.take_all())
 
 
+def in_order(archive: Archive):
+    return ray.data.read_parquet([str(archive.ordered / f"{part}.parquet") for part in range(6)])
+
+
+def none_sorted(*_: object) -> list:
+    raise AssertionError("rows that come in the order of time were sorted")
+
+
+@pytest.mark.parametrize("room", [None, 1])
+def test_rows_in_the_order_of_time_are_answered_as_they_come(
+    archive: Archive, monkeypatch: pytest.MonkeyPatch, room: int | None
+) -> None:
+    monkeypatch.setattr(ultta.ray, "_sorted", none_sorted)
+    monkeypatch.setattr(ultta.ray, "ENOUGH", 300)
+    if room is not None:
+        monkeypatch.setattr(ultta.ray, "_room", lambda: room)
+    found = ultta.ray.adapt(in_order(archive), archive.head, key="camera", time="frame").take_all()
+    archive.check(found)
+    # One camera after another, each in the order of time.
+    cameras = list(dict.fromkeys(row["camera"] for row in found))
+    assert found == sorted(found, key=lambda row: (cameras.index(row["camera"]), row["frame"]))
+
+
+def test_files_of_one_camera_each_are_answered_as_they_come(
+    archive: Archive, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(ultta.ray, "_sorted", none_sorted)
+    table = in_order(archive).to_pandas()
+    for number, camera in enumerate(sorted(set(archive.camera))):
+        own = table[table["camera"] == camera]
+        # Within a file rows may come in any order.
+        own = own.sample(frac=1.0, random_state=0) if number % 2 else own
+        own.to_parquet(tmp_path / f"{number}.parquet", index=False)
+    rows = ray.data.read_parquet(str(tmp_path))
+    archive.check(ultta.ray.adapt(rows, archive.head, key="camera", time="frame").take_all())
+
+
+@pytest.mark.parametrize("last", [0, 5])
+def test_a_file_out_of_order_is_noticed_late_or_early(
+    archive: Archive, monkeypatch: pytest.MonkeyPatch, last: int
+) -> None:
+    monkeypatch.setattr(ultta.ray, "ENOUGH", 300)
+    # Read first, it makes all others come too late; read last, it comes after all of them.
+    parts = [1, 2, 3, 4, 5, 0] if last == 0 else [5, 0, 1, 2, 3, 4]
+    rows = ray.data.read_parquet([str(archive.ordered / f"{part}.parquet") for part in parts])
+    archive.check(ultta.ray.adapt(rows, archive.head, key="camera", time="frame").take_all())
+
+
+def test_more_keys_than_states_are_worth_are_sorted(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ultta.ray, "KEYS", CAMERAS - 1)
+    sorted_rows = []
+    before = ultta.ray._sorted
+    monkeypatch.setattr(ultta.ray, "_sorted", lambda *given: sorted_rows.append(1) or before(*given))
+    archive.check(ultta.ray.adapt(in_order(archive), archive.head, key="camera", time="frame").take_all())
+    assert sorted_rows
+
+
 def test_frames_of_pandas_are_answered_alike(archive: Archive) -> None:
     frames = ray.data.from_pandas(read(archive).to_pandas())
     found = ultta.ray.adapt(frames, archive.head, key="camera", time="frame")
@@ -36,7 +95,8 @@ def test_frames_of_pandas_are_answered_alike(archive: Archive) -> None:
 def test_a_stream_that_begins_in_a_block_waits_for_no_other(
     archive: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def noted(plan, block, start, end, key, state, leaves):
+    def noted(plan, key, state, leaves, span, block):
+        start, end = span
         rows = block.column("camera").slice(start, end - start)
         found = {"waits": [key is not None], "streams": [len(rows.unique())], "rows": [len(rows)]}
         return pa.table(found), b"state" if leaves else None
@@ -57,6 +117,17 @@ def test_a_killed_worker_does_no_harm(archive: Archive) -> None:
     # Small blocks, so that there is time to meet one.
     with killing(lambda process: process.cmdline()[:1] == ["ray::_answer"]) as killed:
         found = ultta.ray.adapt(read(archive), archive.head, key="camera", time="frame", partitions=40)
+    assert killed
+    archive.check(found.take_all())
+
+
+def test_a_worker_killed_in_the_middle_of_streams_does_no_harm(
+    archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ultta.ray, "_sorted", none_sorted)
+    monkeypatch.setattr(ultta.ray, "ENOUGH", 100)
+    with killing(lambda process: process.cmdline()[:1] == ["ray::_answer"]) as killed:
+        found = ultta.ray.adapt(in_order(archive), archive.head, key="camera", time="frame")
     assert killed
     archive.check(found.take_all())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -153,6 +153,49 @@ class Streams:
                 self.session, self.key = self.plan.session(), key
             parts.append(self.plan.step(self.session, table.slice(start, end - start)))
         return pa.concat_tables(parts)
+
+
+class Part(NamedTuple):
+    """The rows of one key in a table: from where to where in the order of key and time, and the times of its first and its last."""
+
+    key: Any
+    start: int
+    end: int
+    first: tuple[Any, ...]
+    last: tuple[Any, ...]
+
+    def follows(self, last: tuple[Any, ...]) -> bool:
+        """Whether no row comes before a time. What has no time (null, not a number) follows nothing."""
+        return None not in (*last, *self.first) and last <= self.first
+
+
+def parts(plan: Plan, table: pa.Table) -> tuple[list[Part], NDArray[np.int64]]:
+    """The keys of a table as they first come, and the numbers of its rows in the order of these and of time."""
+    codes = _whole(plan.key or "key", table.column(plan.key)).dictionary_encode()
+    by = pa.table([codes.indices, *map(table.column, plan.time)], ["key", *map(str, range(len(plan.time)))])
+    order = pc.sort_indices(by, [(name, "ascending") for name in by.column_names])
+
+    def time(place: int) -> tuple[Any, ...]:
+        return tuple(_value(table.column(name)[order[place].as_py()]) for name in plan.time)
+
+    found = []
+    for start, end, code in runs("key", pa.chunked_array([codes.indices.take(order)])):
+        found.append(Part(codes.dictionary[code].as_py(), start, end, time(start), time(end - 1)))
+    return found, order.to_numpy().astype(np.int64)
+
+
+def _value(scalar: pa.Scalar) -> Any:
+    """A time that can be compared. Days and hours are counted: Python's own have no nanoseconds."""
+    return scalar.value if pa.types.is_temporal(scalar.type) else scalar.as_py()
+
+
+def taken(plan: Plan, table: pa.Table, rows: NDArray[np.int64]) -> pa.Table:
+    """Rows of a table by their numbers. Features go row by row: Arrow would take the numbers of its lists one by one."""
+    if plan.features in (plan.keep or ()):
+        return table.take(rows)
+    picked = matrix(plan.features, table.column(plan.features))[rows]
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(picked.ravel()), picked.shape[1])
+    return table.drop_columns([plan.features]).take(rows).append_column(plan.features, lists)
 
 
 def merge(states: Sequence[bytes]) -> bytes:

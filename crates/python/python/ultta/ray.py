@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ._extras import missing
@@ -14,14 +17,20 @@ try:
 except ImportError as error:
     raise missing("adapt", "Ray Data", "ray") from error
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from ._archive import Plan, Streams, merge, runs
+from ._archive import Part, Plan, Streams, merge, parts, runs, taken
 
 __all__ = ["adapt"]
 
 #: States that one task merges.
 FAN = 8
+#: Keys whose rows are answered as they come; more are sorted first. Each of them takes a state from task to task.
+KEYS = 128
+#: Rows of a key that are worth a task, and a state that is handed on.
+ENOUGH = 8192
 
 
 def adapt(
@@ -44,9 +53,10 @@ def adapt(
     """Answers for every row of a ``ray.data.Dataset`` with a column of features, as a dataset.
 
     With a ``key`` (the camera), each key is one stream in the order of ``time`` (one column or several), answered
-    exactly as ``Session.step`` answers it on one machine. Ray sorts the rows into ``partitions`` blocks (as many as
-    it sees fit unless told): memory goes by the size of a block, and a stream may be longer than that. The work is
-    done before this returns.
+    exactly as ``Session.step`` answers it on one machine. Rows that come in the order of time, key by key or mixed,
+    are answered as they come; where they do not, or of more than 128 keys, Ray sorts them first, into ``partitions`` blocks (as
+    many as it sees fit unless told). Memory goes by the size of a block, and a stream may be longer than that. The
+    work is done before this returns.
 
     Without a key, one pass learns, a session per block; the evidence of all is merged in a tree; a second pass
     answers with it, as its rows are asked for. Such answers have seen the whole set: ``hindsight`` is true for them.
@@ -77,9 +87,112 @@ def adapt(
 
 
 def _streams(dataset: Any, plan: Plan) -> Any:
-    """Blocks of sorted rows, as they come. A stream that goes on in the next block hands its state over; others run at the same time."""
-    _plain(dataset.context)
     shared = ray.put(plan)
+    found = _as_they_come(dataset, plan, shared)
+    if found is None:
+        found = _sorted(dataset, plan, shared)
+    if not found:
+        raise ValueError("dataset: expected at least 1 row, got 0")
+    return ray.data.from_arrow_refs(found)
+
+
+@dataclass
+class _Stream:
+    """A key whose rows come in the order of time: the time of the last, the rows that wait, the state before them, the answers so far."""
+
+    last: tuple[Any, ...]
+    waiting: list[Any] = field(default_factory=list)
+    rows: int = 0
+    size: int = 0
+    state: Any = None
+    answers: list[Any] = field(default_factory=list)
+
+
+def _as_they_come(dataset: Any, plan: Plan, shared: Any) -> list[Any] | None:
+    """Answers without a sort, for archives as cameras write them: few keys, and the rows of each in the order of time from block to
+    block. Each key is a chain of tasks that hand its state on. Of any other archive: none."""
+    # To look is quick, and waits for no turn.
+    look: Any = ray.remote(num_cpus=0, num_returns=2)(_look)
+    deal: Any = ray.remote(_deal)
+    answer: Any = ray.remote(num_returns=2)(_answer)
+    streams: dict[Any, _Stream] = {}
+    under_way: deque[tuple[int, Any]] = deque()
+    room = _room()
+
+    def submit(key: Any, leaves: bool) -> None:
+        stream = streams[key]
+        if stream.waiting:
+            answers, stream.state = answer.remote(shared, key, stream.state, leaves, None, *stream.waiting)
+            stream.answers.append(answers)
+            under_way.append((stream.size, answers))
+            stream.waiting, stream.rows, stream.size = [], 0, 0
+
+    with _in_order(dataset) as blocks:
+        for block in blocks:
+            told, order = look.remote(shared, block)
+            found, size, whole = ray.get(told)
+            for part in found:
+                stream = streams.setdefault(part.key, _Stream(part.first))
+                if len(streams) > KEYS or not part.follows(stream.last):
+                    for _, answers in under_way:
+                        ray.cancel(answers)
+                    return None
+                stream.last = part.last
+            spans = [(part.start, part.end) for part in found]
+            pieces = [block] if whole else deal.options(num_returns=len(spans) + 1).remote(shared, block, order, spans)
+            for part, piece in zip(found, pieces):
+                stream, rows = streams[part.key], part.end - part.start
+                stream.waiting.append(piece)
+                stream.rows += rows
+                stream.size += size * rows // spans[-1][1]
+                if stream.rows >= ENOUGH:
+                    submit(part.key, True)
+            # What is not answered yet lies in Ray's object store: no more of it than there is room for.
+            if sum(stream.size for stream in streams.values()) > room:
+                for key in streams:
+                    submit(key, True)
+            while sum(size for size, _ in under_way) > room:
+                ray.wait([under_way.popleft()[1]], fetch_local=False)
+    for key in streams:
+        submit(key, False)
+    return [answers for stream in streams.values() for answers in stream.answers]
+
+
+def _room() -> int:
+    """Bytes of rows that may wait for an answer, and as many again that are being answered: a quarter of the object store each."""
+    return int(ray.cluster_resources().get("object_store_memory", 0)) // 4
+
+
+@contextmanager
+def _in_order(dataset: Any) -> Iterator[Iterator[Any]]:
+    """The blocks of a dataset in their order; Ray hands them over as they are made unless told."""
+    options = dataset.context.execution_options
+    before, options.preserve_order = options.preserve_order, True
+    try:
+        yield (block for bundle in dataset.iter_internal_ref_bundles() for block in bundle.block_refs)
+    finally:
+        options.preserve_order = before
+
+
+def _look(plan: Plan, block: Any) -> tuple[tuple[list[Part], int, bool], NDArray[np.int64]]:
+    """The keys of a block, its bytes, and whether it is one piece of one stream (or none) as it is; the numbers of its rows by key and
+    time."""
+    table = _arrow(block)
+    found, order = parts(plan, table)
+    whole = len(found) < 2 and bool(np.all(np.diff(order) > 0))
+    return (found, table.nbytes, whole), order
+
+
+def _deal(plan: Plan, block: Any, order: NDArray[np.int64], spans: list[tuple[int, int]]) -> list[pa.Table]:
+    """A table for each key of a block, and nothing behind them: what Ray makes of a list of one is another thing."""
+    table = _arrow(block)
+    return [*(taken(plan, table, order[start:end]) for start, end in spans), None]
+
+
+def _sorted(dataset: Any, plan: Plan, shared: Any) -> list[Any]:
+    """Answers of blocks that Ray sorted, as they come. A stream that goes on in the next block hands its state over; others run at the
+    same time."""
+    _plain(dataset.context)
     # To look is quick, and waits for no turn.
     look: Any = ray.remote(num_cpus=0)(_ends)
     answer: Any = ray.remote(num_returns=2)(_answer)
@@ -87,12 +200,12 @@ def _streams(dataset: Any, plan: Plan) -> Any:
 
     def submit(block: Any, ends: Ends, state: Any, leaves: bool) -> Any:
         """Has a block answered. What is left of the stream before waits for its state; what begins here does not."""
-        parts = [(0, ends.rows, None)] if state is None else [(0, ends.cut, state), (ends.cut, ends.rows, None)]
+        pieces = [(0, ends.rows, None)] if state is None else [(0, ends.cut, state), (ends.cut, ends.rows, None)]
         left = None
-        for start, end, given in parts:
+        for start, end, given in pieces:
             if start < end:
                 key = None if given is None else ends.first
-                answers, left = answer.remote(shared, block, start, end, key, given, leaves and end == ends.rows)
+                answers, left = answer.remote(shared, key, given, leaves and end == ends.rows, (start, end), block)
                 out.append(answers)
         return left if leaves else None
 
@@ -107,11 +220,10 @@ def _streams(dataset: Any, plan: Plan) -> Any:
                 before, its = waiting
                 state = submit(before, its, state, its.last == ends.first)
             waiting = block, ends
-    if waiting is None:
-        raise ValueError("dataset: expected at least 1 row, got 0")
-    before, its = waiting
-    submit(before, its, state, False)
-    return ray.data.from_arrow_refs(out)
+    if waiting is not None:
+        before, its = waiting
+        submit(before, its, state, False)
+    return out
 
 
 def _plain(context: Any) -> None:
@@ -137,11 +249,15 @@ def _ends(plan: Plan, block: Any) -> Ends | None:
 
 
 def _answer(
-    plan: Plan, block: Any, start: int, end: int, key: Any, state: bytes | None, leaves: bool
+    plan: Plan, key: Any, state: bytes | None, leaves: bool, span: tuple[int, int] | None, *blocks: Any
 ) -> tuple[pa.Table, bytes | None]:
-    """Answers of some rows of a block, and the state of the last stream if that goes on. A second attempt answers the same."""
+    """Answers of the rows of some blocks, or from one row of them to another, and the state of the last stream if that goes on. A
+    second attempt answers the same."""
     streams = Streams(plan, key, state)
-    answers = streams.answer(_arrow(block).slice(start, end - start))
+    tables = [_arrow(block) for block in blocks]
+    if span is not None:
+        tables = [table.slice(span[0], span[1] - span[0]) for table in tables]
+    answers = pa.concat_tables([streams.answer(table) for table in tables])
     left = streams.session.state().to_bytes() if leaves and streams.session is not None else None
     return answers, left
 
