@@ -205,7 +205,8 @@ def lots(tables: Sequence[Sequence[Part]], enough: int, most: int) -> list[Lot] 
     found: list[tuple[int, Lot]] = []
     for key, stream in streams.items():
         stream.sort(key=lambda one: (one[0].first, one[0].last))
-        needs, rows, mixed, own = 0, 0, False, []
+        needs, rows, mixed = 0, 0, False
+        own: list[tuple[int, int]] = []
         last = stream[0][0].first
         for part, number, place in stream:
             if own and rows >= enough and last <= part.first:

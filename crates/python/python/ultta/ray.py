@@ -154,7 +154,8 @@ def _dealt(dataset: Any, plan: Plan, shared: Any) -> list[Any] | None:
 
 def _room() -> int:
     """Bytes of rows that may be on their way to an answer: a quarter of the object store."""
-    return int(ray.cluster_resources().get("object_store_memory", 0)) // 4
+    resources: Any = ray.cluster_resources
+    return int(resources().get("object_store_memory", 0)) // 4
 
 
 def _look(plan: Plan, block: Any) -> tuple[tuple[list[Part], int, bool], NDArray[np.int64]]:
