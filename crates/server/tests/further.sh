@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Further tests of the service, each with what it needs set up by name. From the root of the project:
-#   bash crates/server/tests/further.sh [wide|kills|hostile|schema|triton|page|fuzz …]      all of them if none is named
+#   bash crates/server/tests/further.sh [kills|hostile|schema|triton|page|fuzz …]      all of them if none is named
 # Needs the Rust toolchain, python3 and node; `page` needs Debian's chromium (installed if there is apt).
 # KILLS (200), EXAMPLES (200 that reach each call), SOAK (1200 seconds) and SECONDS_ (60 of a processor for each fuzz target) make it longer or shorter; SCHEMA_PATHS is a regular expression of the paths that schema looks at; ULTTA is a program to test instead
 # of the one that is built.
@@ -30,8 +30,6 @@ venv() { # packages
   [ -x "$scratch/venv/bin/python" ] || python3 -m venv "$scratch/venv"
   "$scratch/venv/bin/pip" install -q "$@"
 }
-
-wide() { cargo test --quiet --workspace --features gradient,mqtt,nats,parquet --test service wide_features -- --ignored --nocapture; } # memory at d = 4096
 
 kills() { # kill -9 under load, half of them amid labels, snapshots, returns, freezing, compaction and a shadow
   ULTTA_KILLS="${KILLS:-200}" cargo test --quiet --workspace --features gradient,mqtt,nats,parquet --test cli killed_at_random -- --nocapture
@@ -132,5 +130,5 @@ PYTHON
 
 fuzz() { cargo fuzz --version > /dev/null 2>&1 || cargo install --quiet cargo-fuzz; python3 fuzz/fuzz.py "${SECONDS_:-60}"; }
 
-for what in "${@:-wide kills hostile schema triton page fuzz}"; do for each in $what; do echo "== $each"; "$each"; done; done
+for what in "${@:-kills hostile schema triton page fuzz}"; do for each in $what; do echo "== $each"; "$each"; done; done
 echo "all passed; left in $scratch"
