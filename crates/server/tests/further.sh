@@ -58,7 +58,7 @@ schema() { # every documented call with bodies made from the document, and made 
   post /default/snapshots '{"label": "kept"}'
   curl -sf "$url/openapi.json" > "$scratch/openapi.json"
   SCHEMA_URL="$url" SCHEMA_PICTURE="$scratch/shapes/star/0000.png" SCHEMA_COUNTS="$scratch/counts.json" PYTHONPATH="$here/further" SCHEMATHESIS_HOOKS=schema_cases \
-    timeout "${SCHEMA_SECONDS:-3600}" "$scratch/venv/bin/schemathesis" run "$url/openapi.json" --checks status_code_conformance,content_type_conformance,response_schema_conformance \
+    timeout "${SCHEMA_SECONDS:-3600}" "$scratch/venv/bin/schemathesis" --config-file "$here/further/schemathesis.toml" run "$url/openapi.json" --checks status_code_conformance,content_type_conformance,response_schema_conformance \
     --max-examples "$((${EXAMPLES:-200} * 3 / 2))" --seed 1 --request-timeout 30 --workers 1 --phases examples,coverage,fuzzing --include-path-regex "${SCHEMA_PATHS:-.}"
   "$scratch/venv/bin/python" "$here/further/schema_cases.py" "$scratch/counts.json" "$scratch/openapi.json" "${EXAMPLES:-200}" "${SCHEMA_PATHS:-.}"
   curl -sf "$url/healthz"; echo
