@@ -43,23 +43,28 @@ fn is_bad_input(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         cause.is::<Usage>()
             || cause.downcast_ref::<Error>().is_some_and(|e| match e {
-                Error::Io { doing, .. } => *doing == "opening",
+                Error::Io { doing, source, .. } => is_path_to_blame(doing, source),
                 _ => true,
             })
             || cause.downcast_ref::<ultta_encode::Error>().is_some_and(|e| match e {
-                ultta_encode::Error::Io { doing, .. } => *doing == "opening",
+                ultta_encode::Error::Io { doing, source, .. } => is_path_to_blame(doing, source),
                 ultta_encode::Error::Hub { .. } | ultta_encode::Error::Onnx { .. } => false,
                 _ => true,
             })
     })
 }
 
+/// Whether a failure is that of the path that was handed over. A folder can be opened, and fails when it is read.
+fn is_path_to_blame(doing: &str, source: &std::io::Error) -> bool {
+    doing == "opening" || source.kind() == ErrorKind::IsADirectory
+}
+
 /// The whole chain of causes in one line, what to do at its end.
 pub fn message(error: &anyhow::Error) -> String {
     let mut message = String::new();
     for cause in error.chain() {
-        let missing = missing(cause);
-        let cause = missing.clone().unwrap_or_else(|| cause.to_string());
+        let plain = wrong_path(cause);
+        let cause = plain.clone().unwrap_or_else(|| cause.to_string());
         // Some errors quote their cause themselves, and some causes name the file that was said before.
         if cause.contains(&message) {
             message = cause;
@@ -67,7 +72,7 @@ pub fn message(error: &anyhow::Error) -> String {
             message = format!("{message}: {cause}");
         }
         // What the system says of it is the same again.
-        if missing.is_some() {
+        if plain.is_some() {
             break;
         }
     }
@@ -75,19 +80,25 @@ pub fn message(error: &anyhow::Error) -> String {
     shown(&one_line(&message)) + advice
 }
 
-/// A path that is not there, said plainly; `None` for everything else.
-fn missing(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
+/// A path that is not there or is a folder, said plainly; `None` for everything else.
+fn wrong_path(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
     let core = |error: &Error| match error.root() {
-        Error::Io { doing: "opening", source, path } => Some((source.kind(), path.clone())),
+        Error::Io { doing, source, path } => Some((*doing, source.kind(), path.clone())),
         _ => None,
     };
-    let (kind, path) = match cause.downcast_ref::<ultta_encode::Error>() {
-        Some(ultta_encode::Error::Io { doing: "opening", source, path }) => (source.kind(), path.clone()),
+    let (doing, kind, path) = match cause.downcast_ref::<ultta_encode::Error>() {
+        Some(ultta_encode::Error::Io { doing, source, path }) => (*doing, source.kind(), path.clone()),
         Some(ultta_encode::Error::Core(error)) => core(error)?,
         Some(_) => return None,
         None => core(cause.downcast_ref::<Error>()?)?,
     };
-    (kind == ErrorKind::NotFound).then(|| format!("no such file or folder: {}", shown(&path)))
+    match kind {
+        ErrorKind::NotFound if doing == "opening" => {
+            Some(format!("no such file or folder: {}", shown(&path)))
+        }
+        ErrorKind::IsADirectory => Some(format!("it is a folder, expected a file: {}", shown(&path))),
+        _ => None,
+    }
 }
 
 /// What to do about a cause, in flags of the command line; empty where it says it all.
@@ -195,6 +206,15 @@ mod tests {
         let (source, path) = absent(ErrorKind::PermissionDenied);
         let error = anyhow::Error::from(Error::Io { doing: "opening", source, path });
         assert_eq!(message(&error), "opening: permission denied (shape)");
+    }
+
+    #[test]
+    fn a_folder_in_the_place_of_a_file_is_said_plainly() {
+        let (source, path) =
+            (std::io::Error::from(ErrorKind::IsADirectory), std::path::PathBuf::from("shapes"));
+        let error = anyhow::Error::from(Error::Io { doing: "reading", source, path });
+        assert!(is_bad_input(&error));
+        assert_eq!(message(&error), "it is a folder, expected a file: shapes");
     }
 
     /// Every reader calls its first step "opening": the exit code and the plain words go by it.

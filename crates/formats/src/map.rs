@@ -27,9 +27,11 @@ pub(crate) fn map(file: &File) -> std::io::Result<Mmap> {
     unsafe { Mmap::map(file) }
 }
 
-/// Has memory that is freed go back to the system, for programs that run for long and now and then hold much. glibc keeps it
-/// otherwise: with every large piece that is freed it raises the size up to which it keeps pieces, to 64 MB in each of many
-/// pools. Call it once, before other threads are started. With other allocators nothing is done.
+/// Has memory that is freed go back to the system, for programs that run for long and now and then hold much. glibc keeps freed
+/// memory in pools, eight for each core, and in each of them as much as was ever freed in one piece, up to 64 MB. With this
+/// there are as many pools as threads can run at once, and all of them together keep 16 MB (or 1 MB each) at their ends; what
+/// is free between pieces that are held goes back with [`give_free_pages_back`]. Call it once, before other threads are
+/// started. With other allocators nothing is done.
 #[allow(unsafe_code)]
 pub fn give_freed_memory_back() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
@@ -38,15 +40,34 @@ pub fn give_freed_memory_back() {
         unsafe extern "C" {
             fn mallopt(what: c_int, value: c_int) -> c_int;
         }
-        // Smaller ones cost large requests up to a fifth more of a processor, larger ones keep hundreds of megabytes.
-        const KEPT: c_int = 8 << 20;
         const TRIM_THRESHOLD: c_int = -1;
         const MMAP_THRESHOLD: c_int = -3;
-        for what in [MMAP_THRESHOLD, TRIM_THRESHOLD] {
+        const ARENA_MAX: c_int = -8;
+        // Larger pieces have pages of their own. Smaller thresholds cost large requests up to a fifth more of a processor, larger
+        // ones keep hundreds of megabytes.
+        const LARGE: c_int = 8 << 20;
+        let pools = std::thread::available_parallelism().map_or(1, usize::from).min(1024) as c_int;
+        let kept = ((16 << 20) / pools).clamp(1 << 20, LARGE);
+        for (what, value) in [(MMAP_THRESHOLD, LARGE), (TRIM_THRESHOLD, kept), (ARENA_MAX, pools)] {
             // SAFETY: the function is glibc's, with this signature and these numbers; it changes how memory is obtained from then on,
             // and nothing that is held. That no other thread allocates meanwhile is asked of the caller.
-            unsafe { mallopt(what, KEPT) };
+            unsafe { mallopt(what, value) };
         }
+    }
+}
+
+/// Gives free pages between pieces of memory that are held back to the system: after work that took much memory, since it
+/// looks at all that is free. With allocators other than glibc's nothing is done.
+#[allow(unsafe_code)]
+pub fn give_free_pages_back() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        unsafe extern "C" {
+            fn malloc_trim(pad: usize) -> std::ffi::c_int;
+        }
+        // SAFETY: the function is glibc's, with this signature; it may be called at any time from any thread, and touches
+        // only memory that no one holds.
+        unsafe { malloc_trim(0) };
     }
 }
 

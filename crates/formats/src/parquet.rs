@@ -11,9 +11,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use parquet::basic::{Compression, LogicalType, Type as Physical};
-use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
+use parquet::column::reader::{ColumnReader, ColumnReaderImpl, get_column_reader};
 use parquet::data_type::DataType;
-use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader, RowGroupMetaData};
 use parquet::schema::types::ColumnDescriptor;
 use safetensors::Dtype;
 
@@ -23,8 +23,16 @@ use crate::numbers::{FLOATS, is_float};
 use crate::tensors::{Strings, header};
 use crate::{Error, Problem, Result};
 
+mod pages;
+use pages::Pages;
+
 /// Numbers that are decoded at once.
 const AT_ONCE: usize = 1 << 20;
+
+/// A column may hold this many numbers, and as many more for each byte of the file: a few bytes can say "a billion times
+/// zero", and whoever writes rows of numbers needs more bytes than that.
+const NUMBERS: u64 = 1 << 22;
+const NUMBERS_PER_BYTE: u64 = 2500;
 
 /// Up to this many bytes of numbers are unpacked into memory.
 const IN_MEMORY: usize = 256 << 20;
@@ -78,8 +86,11 @@ fn io(path: &Path) -> impl Fn(io::Error) -> Error {
 /// An open file.
 struct Table<'a> {
     path: &'a Path,
-    reader: SerializedFileReader<File>,
+    file: Arc<File>,
+    metadata: ParquetMetaData,
     rows: usize,
+    /// Bytes of the file.
+    length: u64,
 }
 
 /// A column of numbers.
@@ -105,15 +116,17 @@ impl Column {
 impl<'a> Table<'a> {
     fn open(path: &'a Path) -> Result<Self> {
         let file = File::open(path).map_err(Error::io("opening", path))?;
-        let reader = SerializedFileReader::new(file).map_err(|e| broken(e).at(path))?;
-        let rows = reader.metadata().file_metadata().num_rows();
+        let length = file.metadata().map_err(Error::io("opening", path))?.len();
+        let metadata =
+            ParquetMetaDataReader::new().parse_and_finish(&file).map_err(|e| broken(e).at(path))?;
+        let rows = metadata.file_metadata().num_rows();
         let rows = usize::try_from(rows).map_err(|_| broken("its number of rows is below zero").at(path))?;
         if rows == 0 {
             return Err(
                 Problem::Unsupported { what: "features: expected at least 1 row, got 0".into() }.at(path)
             );
         }
-        let table = Self { path, reader, rows };
+        let table = Self { path, file: Arc::new(file), metadata, rows, length };
         table.check_places()?;
         if table.named("views").next().is_some() {
             let what = "views: not read from Parquet; save the file as safetensors".to_string();
@@ -124,12 +137,14 @@ impl<'a> Table<'a> {
 
     /// Every column lies within the file.
     fn check_places(&self) -> Result<()> {
-        let end = std::fs::metadata(self.path).map_err(Error::io("opening", self.path))?.len();
-        let groups = self.reader.metadata().row_groups();
+        let groups = self.metadata.row_groups();
         for column in groups.iter().flat_map(|group| group.columns()) {
             let start = column.dictionary_page_offset().unwrap_or(column.data_page_offset());
             let place = u64::try_from(start).ok().zip(u64::try_from(column.compressed_size()).ok());
-            if place.and_then(|(start, length)| start.checked_add(length)).is_none_or(|last| last > end) {
+            if place
+                .and_then(|(start, length)| start.checked_add(length))
+                .is_none_or(|last| last > self.length)
+            {
                 return Err(self.broken("a column lies outside of it"));
             }
         }
@@ -146,14 +161,14 @@ impl<'a> Table<'a> {
 
     /// Strings that the file carries, without what Arrow notes for itself.
     fn strings(&self) -> Strings {
-        let found = self.reader.metadata().file_metadata().key_value_metadata();
+        let found = self.metadata.file_metadata().key_value_metadata();
         let own = found.into_iter().flatten().filter(|entry| entry.key != "ARROW:schema");
         own.map(|entry| (entry.key.clone(), entry.value.clone().unwrap_or_default())).collect()
     }
 
     /// The columns of numbers that a column of the table consists of.
     fn named(&self, name: &str) -> impl Iterator<Item = (usize, &ColumnDescriptor)> {
-        let columns = self.reader.metadata().file_metadata().schema_descr().columns();
+        let columns = self.metadata.file_metadata().schema_descr().columns();
         let of =
             move |column: &ColumnDescriptor| column.path().parts().first().is_some_and(|root| root == name);
         columns.iter().map(AsRef::as_ref).enumerate().filter(move |(_, column)| of(column))
@@ -161,7 +176,7 @@ impl<'a> Table<'a> {
 
     fn need(&self, name: &'static str) -> Result<Column> {
         self.column(name, 1)?.ok_or_else(|| {
-            let columns = self.reader.metadata().file_metadata().schema_descr().columns().iter();
+            let columns = self.metadata.file_metadata().schema_descr().columns().iter();
             let mut found: Vec<String> =
                 columns.filter_map(|column| column.path().parts().first().cloned()).collect();
             found.sort();
@@ -197,11 +212,12 @@ impl<'a> Table<'a> {
             other => return Err(unfit(format!("{other}"))),
         };
         self.check_compression(index)?;
+        self.check_numbers(name, index)?;
         Ok(Some(Column { name, index, dtype, present: column.max_def_level() }))
     }
 
     fn check_compression(&self, column: usize) -> Result<()> {
-        for group in self.reader.metadata().row_groups() {
+        for group in self.metadata.row_groups() {
             let found = group.columns().get(column).map(|chunk| chunk.compression());
             match found {
                 Some(Compression::UNCOMPRESSED | Compression::SNAPPY) => {}
@@ -215,10 +231,25 @@ impl<'a> Table<'a> {
         Ok(())
     }
 
+    /// The column says that it holds no more numbers than a file of this length may.
+    fn check_numbers(&self, name: &str, column: usize) -> Result<()> {
+        let most = self.length.saturating_mul(NUMBERS_PER_BYTE).saturating_add(NUMBERS);
+        let mut groups = self.metadata.row_groups().iter();
+        let said = |group: &RowGroupMetaData| u64::try_from(group.columns().get(column)?.num_values()).ok();
+        match groups.try_fold(0_u64, |sum, group| sum.checked_add(said(group)?)) {
+            Some(all) if all <= most => Ok(()),
+            Some(all) => Err(self.broken(format!(
+                "{name}: it says that it holds {all} numbers; a file of {} bytes may hold {most}",
+                self.length
+            ))),
+            None => Err(self.broken(format!("{name}: it does not say how many numbers it holds"))),
+        }
+    }
+
     /// Numbers in the first row.
     fn width(&self, column: &Column) -> Result<usize> {
         let mut levels = Levels::default();
-        for group in 0..self.reader.num_row_groups() {
+        for group in 0..self.metadata.num_row_groups() {
             let mut reader = self.reader_of(column, group)?;
             if levels.read(&mut reader, 1, &mut Vec::new()).map_err(|e| self.broken(e))? == 1 {
                 levels.check(column, None, 0, 1).map_err(|p| self.problem(p))?;
@@ -229,8 +260,9 @@ impl<'a> Table<'a> {
     }
 
     fn reader_of(&self, column: &Column, group: usize) -> Result<ColumnReader> {
-        let group = self.reader.get_row_group(group).map_err(|e| self.broken(e))?;
-        group.get_column_reader(column.index).map_err(|e| self.broken(e))
+        let chunk = self.metadata.row_group(group).column(column.index);
+        let pages = Pages::open(&self.file, chunk, column.bytes()).map_err(|e| self.broken(e))?;
+        Ok(get_column_reader(chunk.column_descr_ptr(), Box::new(pages)))
     }
 
     /// Hands over the numbers of all rows as little-endian bytes, some rows at a time. Every row has `width` numbers.
@@ -243,7 +275,7 @@ impl<'a> Table<'a> {
         let at_once = (AT_ONCE / width).max(1);
         let list = (column.name == "features").then_some(width);
         let (mut levels, mut bytes, mut row) = (Levels::default(), Vec::new(), 0);
-        for group in 0..self.reader.num_row_groups() {
+        for group in 0..self.metadata.num_row_groups() {
             let mut reader = self.reader_of(column, group)?;
             loop {
                 let got = levels.read(&mut reader, at_once, &mut bytes).map_err(|e| self.broken(e))?;
@@ -439,6 +471,41 @@ mod tests {
         ] {
             let error = error(name);
             assert!(error.contains(words) && error.contains(&format!("{name}.parquet")), "{error}");
+        }
+    }
+
+    /// A few bytes that claim billions of values are refused before memory is asked for.
+    #[test]
+    fn files_that_say_more_than_they_hold_are_refused() {
+        let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/parquet");
+        let error = StoredFeatures::open(corpus.join("dictionary-of-billions")).unwrap_err().to_string();
+        assert!(
+            error.contains("a dictionary says that it has ") && error.contains(" values, its bytes hold 4"),
+            "{error}"
+        );
+
+        // The end of the file says how many numbers a column has in each group of rows: 512 of the features in the first two (as a
+        // varint, twice that), 176 in the last.
+        let whole = std::fs::read(fixture("lists")).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.parquet");
+        let error = |new: &[u8]| {
+            let (body, end) = whole.split_at(whole.len() - 8);
+            let length = u32::from_le_bytes(*end.first_chunk().unwrap()) as usize;
+            let (data, said) = body.split_at(body.len() - length);
+            let at = said.windows(4).position(|bytes| bytes == b"\x16\x80\x08\x16").unwrap();
+            let said = [&said[..=at], new, &said[at + 3..]].concat();
+            let changed = [data, &said, &(said.len() as u32).to_le_bytes(), b"PAR1"].concat();
+            std::fs::write(&path, changed).unwrap();
+            StoredFeatures::open(&path).unwrap_err().to_string()
+        };
+        for (count, words) in [
+            (&b"\x80\x80\x80\x80\x80\x20"[..], "it says that it holds 549755814576 numbers; a file of "),
+            (b"\x81\x08", "it does not say how many numbers it holds"),
+            (b"\xd0\x07", "a page says that it has 512 values, its column has 488 left"),
+        ] {
+            let error = error(count);
+            assert!(error.contains(words), "{error}");
         }
     }
 

@@ -2,6 +2,8 @@
 //! the request is answered: a connection that sends nothing holds nothing. What a refused request still has to send is
 //! read and dropped, up to a bound, so that its client comes to see the refusal.
 //!
+//! After large bodies and answers, free memory is given back to the system.
+//!
 //! A part of the room is for small bodies alone: clients that send large ones and then pause do not keep others out.
 
 use std::pin::Pin;
@@ -20,6 +22,8 @@ use crate::problem::Problem;
 const UNIT: usize = 1024;
 /// A share up to this size is small.
 const SMALL: usize = 1 << 20;
+/// Memory is given back this long after a large share, so that it is free by then, and not more often.
+const GIVE_BACK_AFTER: Duration = Duration::from_secs(1);
 /// The rest of a body is awaited for this long.
 const LINGER: Duration = Duration::from_secs(10);
 
@@ -30,6 +34,8 @@ pub struct Room {
     large: Arc<Semaphore>,
     bytes: usize,
     large_bytes: usize,
+    /// Whether memory is about to be given back.
+    owed: Arc<AtomicBool>,
 }
 
 impl Room {
@@ -38,12 +44,25 @@ impl Room {
         let large_bytes = (bytes - bytes / 8).max(largest.min(bytes));
         let semaphore =
             |bytes: usize| Arc::new(Semaphore::new(bytes.div_ceil(UNIT).min(Semaphore::MAX_PERMITS)));
-        Self { units: semaphore(bytes), large: semaphore(large_bytes), bytes, large_bytes }
+        Self {
+            units: semaphore(bytes),
+            large: semaphore(large_bytes),
+            bytes,
+            large_bytes,
+            owed: Arc::default(),
+        }
     }
 
     /// A share that holds nothing yet.
     pub fn share(&self) -> Share {
-        Share { units: self.units.clone(), large: self.large.clone(), held: None, held_as_large: None }
+        Share {
+            units: self.units.clone(),
+            large: self.large.clone(),
+            held: None,
+            held_as_large: None,
+            most: 0,
+            owed: self.owed.clone(),
+        }
     }
 
     /// Bytes that answers may have together.
@@ -78,6 +97,31 @@ pub struct Share {
     large: Arc<Semaphore>,
     held: Option<OwnedSemaphorePermit>,
     held_as_large: Option<OwnedSemaphorePermit>,
+    /// Bytes that it held room for at most.
+    most: usize,
+    owed: Arc<AtomicBool>,
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        if self.most > SMALL {
+            give_back_soon(&self.owed);
+        }
+    }
+}
+
+/// Has memory given back in a moment, unless that is under way.
+fn give_back_soon(owed: &Arc<AtomicBool>) {
+    let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+    if owed.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    let owed = owed.clone();
+    runtime.spawn(async move {
+        tokio::time::sleep(GIVE_BACK_AFTER).await;
+        owed.store(false, Ordering::Release);
+        let _ = tokio::task::spawn_blocking(ultta_formats::map::give_free_pages_back).await;
+    });
 }
 
 impl Share {
@@ -95,6 +139,7 @@ impl Share {
             return false;
         }
         let fits = adjust(&mut self.held, &self.units, needed);
+        self.most = self.most.max(if fits { bytes } else { 0 });
         if !fits && before < as_large {
             adjust(&mut self.held_as_large, &self.large, before);
         }

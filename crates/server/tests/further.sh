@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Further tests of the service, each with what it needs set up by name. From the root of the project:
-#   bash crates/server/tests/further.sh [wide|kills|hostile|schema|triton|page|fuzz …]      all of them if none is named
+#   bash crates/server/tests/further.sh [kills|hostile|schema|triton|page|fuzz …]      all of them if none is named
 # Needs the Rust toolchain, python3 and node; `page` needs Debian's chromium (installed if there is apt).
 # KILLS (200), EXAMPLES (200 that reach each call), SOAK (1200 seconds) and SECONDS_ (60 of a processor for each fuzz target) make it longer or shorter; SCHEMA_PATHS is a regular expression of the paths that schema looks at; ULTTA is a program to test instead
 # of the one that is built.
@@ -31,8 +31,6 @@ venv() { # packages
   "$scratch/venv/bin/pip" install -q "$@"
 }
 
-wide() { cargo test --quiet --workspace --features gradient,mqtt,nats,parquet --test service wide_features -- --ignored --nocapture; } # memory at d = 4096
-
 kills() { # kill -9 under load, half of them amid labels, snapshots, returns, freezing, compaction and a shadow
   ULTTA_KILLS="${KILLS:-200}" cargo test --quiet --workspace --features gradient,mqtt,nats,parquet --test cli killed_at_random -- --nocapture
 }
@@ -60,7 +58,7 @@ schema() { # every documented call with bodies made from the document, and made 
   post /default/snapshots '{"label": "kept"}'
   curl -sf "$url/openapi.json" > "$scratch/openapi.json"
   SCHEMA_URL="$url" SCHEMA_PICTURE="$scratch/shapes/star/0000.png" SCHEMA_COUNTS="$scratch/counts.json" PYTHONPATH="$here/further" SCHEMATHESIS_HOOKS=schema_cases \
-    timeout "${SCHEMA_SECONDS:-3600}" "$scratch/venv/bin/schemathesis" run "$url/openapi.json" --checks status_code_conformance,content_type_conformance,response_schema_conformance \
+    timeout "${SCHEMA_SECONDS:-3600}" "$scratch/venv/bin/schemathesis" --config-file "$here/further/schemathesis.toml" run "$url/openapi.json" --checks status_code_conformance,content_type_conformance,response_schema_conformance \
     --max-examples "$((${EXAMPLES:-200} * 3 / 2))" --seed 1 --request-timeout 30 --workers 1 --phases examples,coverage,fuzzing --include-path-regex "${SCHEMA_PATHS:-.}"
   "$scratch/venv/bin/python" "$here/further/schema_cases.py" "$scratch/counts.json" "$scratch/openapi.json" "${EXAMPLES:-200}" "${SCHEMA_PATHS:-.}"
   curl -sf "$url/healthz"; echo
@@ -132,5 +130,5 @@ PYTHON
 
 fuzz() { cargo fuzz --version > /dev/null 2>&1 || cargo install --quiet cargo-fuzz; python3 fuzz/fuzz.py "${SECONDS_:-60}"; }
 
-for what in "${@:-wide kills hostile schema triton page fuzz}"; do for each in $what; do echo "== $each"; "$each"; done; done
+for what in "${@:-kills hostile schema triton page fuzz}"; do for each in $what; do echo "== $each"; "$each"; done; done
 echo "all passed; left in $scratch"

@@ -167,7 +167,8 @@ fn files_that_are_not_there() {
         2,
         &["no such file or folder: ", "missing"],
     );
-    assert_ne!(folder.run_on(".", &[]).code, 0);
+    folder.run_on(".", &[]).failure(2, &["it is a folder"]);
+    ultta(&["inspect", &folder.arg(".")]).failure(2, &["it is a folder"]);
 }
 
 #[test]

@@ -15,7 +15,6 @@
 //! - `manifest`: files that are missing, exchanged or changed are named
 //! - `operate`: why, corrections, suggestions, the layer
 //! - `pictures`: the seam to an image model
-//! - `wide`: memory where features are wide (run by itself)
 //! - `corpus`: the fuzzers' corpus through the binary body parser
 
 mod alarms;
@@ -38,4 +37,3 @@ mod pictures;
 mod protection;
 mod streams;
 mod views;
-mod wide;

@@ -1,6 +1,7 @@
 //! `ultta serve` as a process, asked over HTTP and by `ultta client`.
 
 mod faults;
+mod memory;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
