@@ -56,7 +56,7 @@ enum Command {
 }
 
 pub fn main(args: Args) -> anyhow::Result<ExitCode> {
-    let client = Client::of(&args.service);
+    let client = Client::of(&args.service)?;
     let group = match args.group {
         Some(group) => group,
         None => only_group(&client.get("/v1/groups")?)?,
