@@ -295,7 +295,7 @@ fn rust_http_and_the_command_line_give_the_same_answers() {
     let kept = client(&["snapshot", "--label", "x"]);
     assert!(kept.starts_with("default: snapshot x kept, ") && kept.ends_with(" bytes\n"), "{kept}");
     assert!(client(&["snapshot", "--label", "y", "--json"]).contains("\"y\""));
-    assert_eq!(client(&["rollback", "x"]), "default: back at snapshot x, 500 rows, generation 1\n");
+    assert_eq!(client(&["rollback", "x"]), "default: back at snapshot x, 1000 rows, generation 1\n");
     let made =
         client(&["create", "--stream", "second", "--head", head.to_str().unwrap(), "--preset", "paper"]);
     assert!(made.starts_with("second: created, ") && made.lines().count() == 1, "{made}");
