@@ -192,6 +192,9 @@ mod tests {
         assert_eq!(level(|_| {}, std::slice::from_ref(&mix)), Level::Watch);
         assert_eq!(level(|_| {}, &[silent, mix]), Level::Act);
         assert_eq!(level(|s| s.learning = false, &[]), Level::Watch);
+        let mut frozen = Status { learning: false, last_row: Some(0.0), ..status() };
+        frozen.health.seen = 10;
+        assert!(Verdict::of(&frozen, &[]).next.ends_with("(`ultta client unfreeze`)"));
         assert_eq!(level(|s| s.health.seen = 0, &[]), Level::Watch);
         assert_eq!(level(|s| s.last_row = None, &[]), Level::Watch);
         assert_eq!(level(|s| s.health.standing = Standing::ZeroShot, &[]), Level::Act);

@@ -141,11 +141,12 @@ fn a_server_that_cannot_start_says_what_to_do() {
     let other =
         ultta::Head::new(unit_rows(5, 3), 8, (0..5).map(|i| format!("c{i}")).collect::<Vec<_>>(), 30.0);
     other.unwrap().save(folder.path("other.safetensors")).unwrap();
-    ultta(&["serve", "--head", &folder.arg("other.safetensors"), "--data-dir", &data, "--port", "0"])
-        .failure(
-            2,
-            &["with another head", "--stream", "start without --head", "ultta client --stream NAME delete"],
-        );
+    let mut again =
+        command(&["serve", "--head", &folder.arg("other.safetensors"), "--data-dir", &data, "--port", "0"]);
+    outcome(again.env("ULTTA_LOG", "off")).failure(
+        2,
+        &["with another head", "--stream", "start without --head", "ultta client --stream NAME delete"],
+    );
 }
 
 #[test]
