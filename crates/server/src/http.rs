@@ -139,12 +139,9 @@ async fn every_request(State(app): State<Arc<App>>, mut request: Request, next: 
         watch.finish((2 * app.config.limits.body_bytes).max(DROPPED));
     }
     if response.status() == StatusCode::METHOD_NOT_ALLOWED {
-        let allow = response.headers().get(header::ALLOW).cloned();
-        let takes = allow.as_ref().and_then(|allow| allow.to_str().ok()).unwrap_or("another method");
-        response = Problem::method_not_allowed(format!("this path takes {takes}")).into_response();
-        if let Some(allow) = allow {
-            response.headers_mut().insert(header::ALLOW, allow);
-        }
+        // The header is put on further out.
+        let detail = "this path takes another method: the one in the header `allow` of this answer";
+        response = Problem::method_not_allowed(detail).into_response();
     }
     let status = response.status();
     let took = started.elapsed();

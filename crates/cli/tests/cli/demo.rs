@@ -66,11 +66,13 @@ fn the_readme_has_the_figures_of_the_demo() {
         format!("{:.1}", 100.0 * demo["phases"][phase]["methods"][method]["ece"].as_f64().unwrap())
     };
     let told = format!(
-        "rises from {} to {} %, after the pictures changed it falls from {} to {} %",
+        "rises from {} to {} %, after the pictures changed it falls from {} to {} %, and where the mix changes it rises from {} to {} %",
         ece(0, "zero-shot"),
         ece(0, "ul-tta"),
         ece(1, "zero-shot"),
-        ece(1, "ul-tta")
+        ece(1, "ul-tta"),
+        ece(2, "zero-shot"),
+        ece(2, "ul-tta")
     );
     assert!(readme.contains(&told), "README: {told}");
 }
