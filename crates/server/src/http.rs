@@ -140,8 +140,8 @@ async fn every_request(State(app): State<Arc<App>>, mut request: Request, next: 
     }
     if response.status() == StatusCode::METHOD_NOT_ALLOWED {
         let allow = response.headers().get(header::ALLOW).cloned();
-        let takes = allow.as_ref().and_then(|allow| allow.to_str().ok()).unwrap_or("another method");
-        response = Problem::method_not_allowed(format!("this path takes {takes}")).into_response();
+        let detail = "this path does not take this method; the header `allow` of this answer names those that it takes";
+        response = Problem::method_not_allowed(detail).into_response();
         if let Some(allow) = allow {
             response.headers_mut().insert(header::ALLOW, allow);
         }
