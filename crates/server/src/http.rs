@@ -139,8 +139,8 @@ async fn every_request(State(app): State<Arc<App>>, mut request: Request, next: 
         watch.finish((2 * app.config.limits.body_bytes).max(DROPPED));
     }
     if response.status() == StatusCode::METHOD_NOT_ALLOWED {
-        // The header is put on further out.
-        let detail = "this path takes another method: the one in the header `allow` of this answer";
+        // axum puts the header on further out.
+        let detail = "this path does not take this method; the header `allow` of this answer names those that it takes";
         response = Problem::method_not_allowed(detail).into_response();
     }
     let status = response.status();

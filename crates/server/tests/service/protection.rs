@@ -154,7 +154,7 @@ fn malformed_bodies_are_refused_and_change_nothing() {
     assert_eq!((answer.status().as_u16(), answer.headers()["allow"].to_str().unwrap()), (405, "POST"));
     let (status, problem) = service.get(CLASSIFY);
     assert_eq!((status, &problem["title"]), (405, &json!("method not allowed")));
-    assert!(problem["detail"].as_str().unwrap().contains("the one in the header `allow`"), "{problem}");
+    assert!(problem["detail"].as_str().unwrap().contains("the header `allow`"), "{problem}");
     // What goes elsewhere is told where.
     for (kind, body, told) in [
         ("image/png", &b"x"[..], "pictures go to `…/pictures`"),
