@@ -81,6 +81,11 @@ pub fn model(encoder: &dyn Encoder) -> Result<Vec<Finding>> {
             "the model mixes pictures; export it without batch statistics",
         )
     });
+    if encoder.name() == tiny::NAME {
+        findings
+            .push(fine("knows ten drawn shapes and no colours: `ultta demo --pictures shapes` draws them"));
+        return Ok(findings);
+    }
     let prompts: Vec<String> = COLOURS.iter().map(|(name, _)| format!("the colour {name}")).collect();
     let texts = match encoder.texts(&prompts) {
         Ok(texts) => texts,
@@ -118,6 +123,9 @@ pub fn model(encoder: &dyn Encoder) -> Result<Vec<Finding>> {
 fn beside_known(encoder: &dyn Encoder) -> Vec<Finding> {
     let (size, dim) = (encoder.preprocess().size, encoder.dim());
     let (scale, bias) = (encoder.logit_scale(), encoder.logit_bias());
+    if encoder.name() == tiny::NAME {
+        return vec![fine(format!("logit scale {scale:.2}; ships with the program"))];
+    }
     let trained = "check that these are the trained weights, not an initialisation";
     let like = models::like(encoder.name(), size, dim);
     let Some(first) = like.first() else {

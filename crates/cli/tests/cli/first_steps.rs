@@ -222,6 +222,13 @@ fn the_hub_is_asked_where_the_environment_says_and_failures_say_what_to_do() {
     let behind = [("HF_ENDPOINT", "http://hub.invalid"), ("HTTPS_PROXY", &proxy)];
     classify(place.path(), "ViT-B-16", &behind).failure(1, &words);
     assert_eq!(asked.join().unwrap(), "CONNECT hub.invalid:80 HTTP/1.1");
+    // One of another kind is not passed by: nobody answers there, and the mirror is not asked.
+    let mirror = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    mirror.set_nonblocking(true).unwrap();
+    let endpoint = format!("http://{}", mirror.local_addr().unwrap());
+    let socks = [("HF_ENDPOINT", &endpoint[..]), ("ALL_PROXY", "socks5://127.0.0.1:1")];
+    classify(place.path(), "ViT-B-16", &socks).failure(1, &words);
+    assert!(mirror.accept().is_err(), "the proxy is passed by");
     // A name that is none.
     classify(place.path(), "ViT-B/61/x", &closed).failure(2, &["`ultta models`", "owner/name"]);
     classify(place.path(), "ViT-B-61", &closed).failure(2, &["did you mean ViT-B-16?"]);
