@@ -2,12 +2,12 @@
 //! the request is answered: a connection that sends nothing holds nothing. What a refused request still has to send is
 //! read and dropped, up to a bound, so that its client comes to see the refusal.
 //!
-//! After large bodies and answers, free memory is given back to the system.
+//! After large bodies and answers, and after many smaller ones, free memory is given back to the system.
 //!
 //! A part of the room is for small bodies alone: clients that send large ones and then pause do not keep others out.
 
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -22,6 +22,8 @@ use crate::problem::Problem;
 const UNIT: usize = 1024;
 /// A share up to this size is small.
 const SMALL: usize = 1 << 20;
+/// Bytes of smaller shares, each above a quarter of that, after which memory is given back, too.
+const WORTH_IT: usize = 16 << 20;
 /// Memory is given back this long after a large share, so that it is free by then, and not more often.
 const GIVE_BACK_AFTER: Duration = Duration::from_secs(1);
 /// The rest of a body is awaited for this long.
@@ -34,8 +36,16 @@ pub struct Room {
     large: Arc<Semaphore>,
     bytes: usize,
     large_bytes: usize,
+    left: Arc<Left>,
+}
+
+/// What requests leave behind when they are answered.
+#[derive(Default)]
+struct Left {
+    /// Bytes that shares of some size held since memory was last given back.
+    freed: AtomicUsize,
     /// Whether memory is about to be given back.
-    owed: Arc<AtomicBool>,
+    owed: AtomicBool,
 }
 
 impl Room {
@@ -49,7 +59,7 @@ impl Room {
             large: semaphore(large_bytes),
             bytes,
             large_bytes,
-            owed: Arc::default(),
+            left: Arc::default(),
         }
     }
 
@@ -61,7 +71,7 @@ impl Room {
             held: None,
             held_as_large: None,
             most: 0,
-            owed: self.owed.clone(),
+            left: self.left.clone(),
         }
     }
 
@@ -99,27 +109,32 @@ pub struct Share {
     held_as_large: Option<OwnedSemaphorePermit>,
     /// Bytes that it held room for at most.
     most: usize,
-    owed: Arc<AtomicBool>,
+    left: Arc<Left>,
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
-        if self.most > SMALL {
-            give_back_soon(&self.owed);
+        if self.most <= SMALL / 4 {
+            return;
+        }
+        let freed = self.left.freed.fetch_add(self.most, Ordering::AcqRel) + self.most;
+        if self.most > SMALL || freed > WORTH_IT {
+            self.left.freed.store(0, Ordering::Release);
+            give_back_soon(&self.left);
         }
     }
 }
 
 /// Has memory given back in a moment, unless that is under way.
-fn give_back_soon(owed: &Arc<AtomicBool>) {
+fn give_back_soon(left: &Arc<Left>) {
     let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-    if owed.swap(true, Ordering::AcqRel) {
+    if left.owed.swap(true, Ordering::AcqRel) {
         return;
     }
-    let owed = owed.clone();
+    let left = left.clone();
     runtime.spawn(async move {
         tokio::time::sleep(GIVE_BACK_AFTER).await;
-        owed.store(false, Ordering::Release);
+        left.owed.store(false, Ordering::Release);
         let _ = tokio::task::spawn_blocking(ultta_formats::map::give_free_pages_back).await;
     });
 }

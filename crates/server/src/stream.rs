@@ -159,10 +159,11 @@ impl Stream {
         if cells * self.head.dim() <= HEAVY || cells > MOST_CELLS {
             return Ok((samples, None));
         }
-        let _turn = SCORING.acquire().await.map_err(|_| self.gone())?;
+        let turn = SCORING.acquire().await.map_err(|_| self.gone())?;
         let head = self.head.clone();
         let score = move || {
             let scores = head.zero_shot(samples.features());
+            drop(turn);
             (samples, scores)
         };
         let (samples, scores) = tokio::task::spawn_blocking(score).await.map_err(|_| self.gone())?;
@@ -176,11 +177,18 @@ impl Stream {
         let answer = move || -> Result<Answers, Problem> {
             Ok(parts::predict(&session, &samples, None, extent, generation)?)
         };
-        if work > HEAVY {
-            tokio::task::spawn_blocking(answer).await.map_err(|_| self.gone())?
-        } else {
-            answer()
+        if work <= HEAVY {
+            return answer();
         }
+        // The turn ends with the work, not with the client: what was begun holds memory until it is done, what waits for its
+        // turn is given up with its request.
+        let turn = SCORING.acquire().await.map_err(|_| self.gone())?;
+        let answer = move || {
+            let answers = answer();
+            drop(turn);
+            answers
+        };
+        tokio::task::spawn_blocking(answer).await.map_err(|_| self.gone())?
     }
 
     /// The published session; if it is behind, a newer one is on its way after this.

@@ -63,6 +63,37 @@ fn memory_of_large_bodies_is_given_back() {
     server.terminate();
 }
 
+/// So is what many smaller bodies take, whose clients pause and then hang up.
+#[test]
+fn memory_of_many_smaller_bodies_is_given_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), &[]);
+    let before = megabytes(&server, "VmRSS");
+    let wait_for = |what: &str, enough: &dyn Fn(f64) -> bool| {
+        let started = Instant::now();
+        while !enough(megabytes(&server, "VmRSS")) {
+            let now = megabytes(&server, "VmRSS");
+            assert!(
+                started.elapsed() < Duration::from_secs(20),
+                "{what}: {before:.0} MB before, {now:.0} MB now"
+            );
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    };
+    let head = "POST /v1/streams/default/predict HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 1048100\r\n\r\n";
+    let pausing = || {
+        let mut client = std::net::TcpStream::connect(&server.address).unwrap();
+        client.write_all(head.as_bytes()).unwrap();
+        client.write_all(&[b' '; 1_048_000]).unwrap();
+        client
+    };
+    let paused: Vec<_> = (0..150).map(|_| pausing()).collect();
+    wait_for("while they pause", &|now| now > before + 100.0);
+    drop(paused);
+    wait_for("when they have hung up", &|now| now < before + 40.0);
+    server.terminate();
+}
+
 /// Where numbers belong only numbers are read: 28 MB of other things, with which a reader once took gigabytes.
 #[test]
 fn a_body_of_other_things_takes_no_memory() {
