@@ -99,7 +99,7 @@ DEFAULT_SETTINGS = {
     "margin_share": ("how far confidence follows the margins", [0.6, 0.8]),
     "scene_near": ("near, in features", [0.12, 0.5]),
     "restart_at": ("factor of a restart", [2.0, 4.0]),
-    "frozen_share": ("frozen share", [0.05, 0.2]),
+    "frozen_share": ("frozen share", [0.15, 0.45]),
     "floor": ("floor", [0.003, 0.03]),
 }
 DEFAULT_RANGES = [

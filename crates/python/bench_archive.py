@@ -103,7 +103,7 @@ def command(engine: str, folder: Path, partitions: int, store: int) -> list[str]
 
 def is_worker(engine: str, process: psutil.Process) -> bool:
     if engine == "ray":
-        return process.cmdline()[:1] == ["ray::_answer"]
+        return process.cmdline()[:1] in (["ray::_answer"], ["ray::_answer_some"])
     parent = process.parent()
     return parent is not None and "pyspark.daemon" in " ".join(parent.cmdline())
 

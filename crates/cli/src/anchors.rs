@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::Context;
-use ultta::{Anchor, Error, Features, Head, Session, State};
+use ultta::{Anchor, Error, FeatureFile, Features, Head, Session, State};
 use ultta_eval::pack::Pack;
 use ultta_formats::Kind;
 use ultta_formats::shown;
@@ -123,6 +123,10 @@ pub fn with_files(head: Head, files: &[Anchors], apart: Option<f32>) -> anyhow::
 /// Reads a head file; errors name it.
 pub fn read_head(path: &Path) -> anyhow::Result<Head> {
     Head::load(path).map_err(|e| match e {
+        Error::Format { .. } if FeatureFile::open(path).is_ok() => anyhow::Error::from(e).context(format!(
+            "{} is a features file; `ultta head` makes a head of class names",
+            shown(&path)
+        )),
         Error::Format { .. } | Error::Io { .. } => e.into(),
         _ => anyhow::Error::from(e).context(shown(&path)),
     })

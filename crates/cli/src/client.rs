@@ -48,6 +48,10 @@ pub struct Service {
     /// Bearer token; better in the environment than on the command line
     #[arg(long, env = "ULTTA_TOKEN", hide_env_values = true, global = true)]
     token: Option<String>,
+
+    /// Certificates (PEM) of the authority that signed the service's, where no public one did
+    #[arg(long, value_name = "FILE", env = "ULTTA_CACERT", global = true)]
+    cacert: Option<PathBuf>,
 }
 
 /// Rows to answer, and what their answers hold.
@@ -79,6 +83,7 @@ Examples:
   ultta client correct 17=cat --withdraw 18
   ultta client snapshot --label before-the-holidays
   ultta client rollback before-the-holidays
+  ultta client acknowledge
   ultta client create --head head.safetensors --stream cam-2 --preset paper
   ultta client clone candidate --shadow --preset paper
   ultta client state state.safetensors
@@ -109,7 +114,7 @@ enum Command {
         #[arg(long)]
         predict: bool,
     },
-    /// Deliver labels of earlier samples
+    /// Deliver labels of earlier samples. The exit code is 1 if one of them could not be used
     Feedback {
         /// ID=LABEL, the label by index or name
         #[arg(required = true, value_name = "ID=LABEL")]
@@ -169,6 +174,12 @@ enum Command {
     Rollback {
         /// Its label
         label: String,
+        /// The stream as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Close the open alarms, and damage that was seen to
+    Acknowledge {
         /// The stream as JSON
         #[arg(long)]
         json: bool,
@@ -252,7 +263,7 @@ enum Command {
 }
 
 pub fn main(args: Args) -> anyhow::Result<ExitCode> {
-    let client = Client::of(&args.service);
+    let client = Client::of(&args.service)?;
     let stream = format!("/v1/streams/{}", args.stream);
     match &args.command {
         Command::List { json } => {
@@ -261,7 +272,11 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         }
         Command::Status { json } => {
             let status = client.get(&stream)?;
-            if *json { print(&status) } else { shown_for_people::status(&status, &mut stdout())? }
+            if *json {
+                print(&status)
+            } else {
+                shown_for_people::status(&status, client.url(), &mut stdout())?
+            }
         }
         Command::Classify { rows, predict: false } => return answer(&client, &stream, "classify", rows),
         Command::Classify { rows, predict: true } | Command::Predict(rows) => {
@@ -270,7 +285,9 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         Command::Reset { json } => {
             let view = client.post(&format!("{stream}/reset"), &json!({}))?;
             tell(&view, *json, |view| {
-                format!("back to the start, generation {}", view["status"]["generation"])
+                let frozen = view["status"]["learning"] == false;
+                let still = if frozen { "; still frozen (`ultta client unfreeze`)" } else { "" };
+                format!("back to the start, generation {}{still}", view["status"]["generation"])
             })?
         }
         Command::Delete { yes: false } => {
@@ -302,14 +319,14 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         Command::Feedback { labels, generation, json } => {
             let labels = labels.iter().map(|text| label(text)).collect::<anyhow::Result<Vec<_>>>()?;
             let body = json!({"labels": labels, "generation": generation});
-            return hand_over(&client, &format!("{stream}/feedback"), &body, *json, &["refused"]);
+            return hand_over(&client, &format!("{stream}/feedback"), &body, *json);
         }
         Command::Correct { labels, withdraw, generation, json } => {
             let given = labels.iter().map(|text| label(text));
             let taken = withdraw.iter().map(|id| Ok(json!({"id": id, "withdraw": true})));
             let labels = given.chain(taken).collect::<anyhow::Result<Vec<_>>>()?;
             let body = json!({"labels": labels, "generation": generation});
-            return hand_over(&client, &format!("{stream}/correct"), &body, *json, &["refused", "unused"]);
+            return hand_over(&client, &format!("{stream}/correct"), &body, *json);
         }
         Command::Explain { id, best, json } => {
             let told = client.post(&format!("{stream}/explain"), &json!({"id": id, "best": best}))?;
@@ -342,6 +359,12 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
             tell(&view, *json, |view| {
                 let generation = &view["status"]["generation"];
                 format!("back at snapshot {label}, {} rows, generation {generation}", rows_seen(view))
+            })?
+        }
+        Command::Acknowledge { json } => {
+            let view = client.post(&format!("{stream}/acknowledge"), &json!({}))?;
+            tell(&view, *json, |view| {
+                format!("acknowledged, verdict {}", view["verdict"]["level"].as_str().unwrap_or_default())
             })?
         }
         Command::Freeze { json } => {
@@ -421,21 +444,16 @@ fn download(client: &Client, path: &str, file: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sends labels, and prints what became of each; some of the outcomes are failures.
-fn hand_over(
-    client: &Client,
-    path: &str,
-    body: &Value,
-    json: bool,
-    failures: &[&str],
-) -> anyhow::Result<ExitCode> {
+/// Sends labels, and prints what became of each; one that was not taken is a failure.
+fn hand_over(client: &Client, path: &str, body: &Value, json: bool) -> anyhow::Result<ExitCode> {
     let answer = client.post(path, body)?;
     if json {
         print(&answer)
     } else {
         shown_for_people::outcomes(&answer, &mut stdout())?
     }
-    let failed = |outcome: &Value| failures.iter().any(|failure| outcome["outcome"] == **failure);
+    let failed =
+        |outcome: &Value| ["refused", "unused"].iter().any(|failure| outcome["outcome"] == **failure);
     let failed = answer["outcomes"].as_array().into_iter().flatten().any(failed);
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
@@ -502,13 +520,28 @@ struct LineError {
 /// Sends a file whole, or a large one in blocks.
 fn classify_file(client: &Client, path: &str, file: &PathBuf, normalize: bool) -> anyhow::Result<ExitCode> {
     let mut out = stdout().lock();
+    let mut warned = path.contains("/predict");
     let mut print = |answers: Value| -> anyhow::Result<()> {
+        if answers["learnt"] == false && !std::mem::replace(&mut warned, true) {
+            eprintln!("warning: nothing was learnt of these rows; `ultta client status` says why");
+        }
         for row in answers["rows"].as_array().into_iter().flatten() {
             writeln!(out, "{row}")?;
         }
         Ok(())
     };
     let bytes: Arc<[u8]> = read_file(file)?.into();
+    if is_picture(&bytes) {
+        return usage(format!(
+            "{} is a picture, this sends features: `ultta encode` makes them; the service takes a picture at {}",
+            shown(&file),
+            path.split('?')
+                .next()
+                .unwrap_or_default()
+                .replace("/classify", "/pictures")
+                .replace("/predict", "/pictures/predict")
+        ));
+    }
     let samples = from_file(bytes.clone(), None, normalize).with_context(|| shown(&file))?;
     let n = samples.len();
     if n <= MANY {
@@ -533,6 +566,12 @@ fn classify_file(client: &Client, path: &str, file: &PathBuf, normalize: bool) -
         print(client.post(path, &block)?)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether a file begins as pictures do: PNG, JPEG, GIF, WebP.
+fn is_picture(bytes: &[u8]) -> bool {
+    [&b"\x89PNG"[..], b"\xff\xd8\xff", b"GIF8"].iter().any(|start| bytes.starts_with(start))
+        || (bytes.starts_with(b"RIFF") && bytes.get(8..12) == Some(b"WEBP"))
 }
 
 fn label(text: &str) -> anyhow::Result<Value> {

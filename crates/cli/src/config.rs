@@ -3,6 +3,8 @@
 use std::io::Write;
 use std::process::ExitCode;
 
+use ultta::{Error, Head, Session};
+
 use crate::settings::Settings;
 
 /// Print settings: the documented default, or what flags and a file resolve to
@@ -28,6 +30,11 @@ Examples:
 
 pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     let resolved = args.settings.resolve()?;
+    // Ranges are checked where a session is made, of any head; a file of shots that does not fit this one is no mistake.
+    let any = Head::new(vec![1.0, 0.0, 0.0, 1.0], 2, ["a", "b"], 100.0)?;
+    if let Err(error @ Error::Config { .. }) = Session::new(any, &resolved) {
+        return Err(error.into());
+    }
     let text = if !args.default {
         resolved.to_toml()
     } else if args.settings.preset.as_deref() == Some("paper") {

@@ -76,7 +76,7 @@ pub fn open(model: &str, quiet: bool) -> ultta_encode::Result<Box<dyn Encoder>> 
 #[derive(clap::Args, Debug)]
 pub struct HeadArgs {
     /// Class names, separated by commas
-    #[arg(long, value_name = "A,B,…", help_heading = "Classes")]
+    #[arg(long, alias = "classes", value_name = "A,B,…", help_heading = "Classes")]
     pub labels: Option<String>,
 
     /// Class names: a name a line, a JSON list, or a JSON object of descriptions per class

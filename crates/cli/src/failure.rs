@@ -114,7 +114,7 @@ pub fn advice(error: &Error) -> &'static str {
     match error.root() {
         // A row of zeros has no direction that scaling could keep.
         Error::NotUnit { what: What::Features | What::Views, norm, .. } if *norm > 0.0 => {
-            "; scale the rows to unit length first, or ask for it with --normalize"
+            "; scale the rows to unit length first (`run` and `client` do it with --normalize)"
         }
         Error::NeedsViews { .. } => {
             "; a features file carries them as `views` (`ultta encode --views N` writes them), a JSON line, too"

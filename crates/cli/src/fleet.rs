@@ -56,7 +56,7 @@ enum Command {
 }
 
 pub fn main(args: Args) -> anyhow::Result<ExitCode> {
-    let client = Client::of(&args.service);
+    let client = Client::of(&args.service)?;
     let group = match args.group {
         Some(group) => group,
         None => only_group(&client.get("/v1/groups")?)?,
@@ -114,16 +114,21 @@ fn for_people(view: &Value, out: &mut impl Write) -> anyhow::Result<()> {
     writeln!(out, "group {} over {}: {reached}", text(&view["group"]), text(&view["over"]))?;
     let now =
         std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0.0, |t| t.as_secs_f64());
+    // A member that has given nothing for a while lags behind the group's clock.
+    let clock = list("own").iter().filter_map(|own| own["clock"].as_f64()).fold(0.0, f64::max);
     for member in list("members") {
+        let stamp = member["stamp"].as_f64().filter(|_| member["samples"] != 0);
+        let lag = stamp.map(|stamp| format!(", {:.0} samples of the group ago", (clock - stamp).max(0.0)));
         let seen =
             member["last_seen"].as_f64().map(|t| format!(", last seen {:.0} s ago", (now - t).max(0.0)));
         let own = if member["own"] == true { " (here)" } else { "" };
         writeln!(
             out,
-            "  {}{own}: {} samples, delta {}{}",
+            "  {}{own}: {} samples, delta {}{}{}",
             text(&member["member"]),
             member["samples"],
             member["number"],
+            lag.unwrap_or_default(),
             seen.unwrap_or_default()
         )?;
     }

@@ -6,12 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::Context;
 use serde::Deserialize;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
-use ultta::{Config, Error, Head};
+use ultta::{Config, Error};
 use ultta_formats::shown;
 use ultta_server::{Durability, PictureEncoder, Server, ServerConfig, ServerError, StreamSpec, Tokens};
 
@@ -174,7 +173,7 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         }
         None => None,
         Some(path) => {
-            let head = Head::load(path).with_context(|| shown(&path))?;
+            let head = crate::anchors::read_head(path)?;
             Some(StreamSpec { head, config: method, durability: None, group: args.group.clone() })
         }
     };
@@ -193,7 +192,7 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
             Some(Arc::new(Pictures { encoder, limits }) as Arc<dyn PictureEncoder>)
         }
     };
-    let tls = config.tls_cert.is_some();
+    let (tls, port) = (config.tls_cert.is_some(), config.port);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         // Before anything is told: whoever reads the address may stop the server at once.
@@ -201,7 +200,10 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         let stream = spec.map(|spec| (args.stream.as_str(), spec));
         let server = match Server::start_with(config, encoder, stream).await {
             Err(ServerError::Stream(reason)) => return usage(format!("{reason}{}", advice(&reason))),
-            Err(error) if is_taken(&error) => anyhow::bail!("{error} (--port)"),
+            Err(error) if is_taken(&error) => {
+                let port = port.checked_add(1).unwrap_or(8080);
+                anyhow::bail!("{error} (--port {port}, and ULTTA_URL=http://127.0.0.1:{port} for the client)")
+            }
             started => started?,
         };
         // For whoever started it with port 0; then for people. A program may read the first line and hang up.
@@ -216,7 +218,11 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
 
 /// What to do about a stream that cannot be served, in flags.
 fn advice(reason: &str) -> &'static str {
-    if reason.contains("is there already") { "; flags: --stream, --data-dir" } else { "" }
+    if reason.contains("is there already") {
+        " (--stream, --data-dir; to delete it start without --head, then `ultta client --stream NAME delete`)"
+    } else {
+        ""
+    }
 }
 
 /// Whether another program listens there.
@@ -293,7 +299,16 @@ fn resolve(args: &Args) -> anyhow::Result<(ServerConfig, Config)> {
     for (name, list) in
         [("ULTTA_TOKEN_READ", read), ("ULTTA_TOKEN_WRITE", write), ("ULTTA_TOKEN_ADMIN", admin)]
     {
-        list.extend(std::env::var(name).ok().filter(|token| !token.is_empty()));
+        let token = std::env::var(name).ok().filter(|token| !token.is_empty());
+        if let Some(length) = token.as_ref().map(|token| token.chars().count())
+            && length < Tokens::MIN_LENGTH
+        {
+            let least = Tokens::MIN_LENGTH;
+            return usage(format!(
+                "{name}: expected at least {least} characters, got {length}; `openssl rand -hex 16` makes some"
+            ));
+        }
+        list.extend(token);
     }
     server.host = args.host.unwrap_or(server.host);
     server.port = args.port.unwrap_or(server.port);

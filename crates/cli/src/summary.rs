@@ -4,11 +4,14 @@ use std::io::Write;
 use std::time::Duration;
 
 use serde::Serialize;
-use ultta::{Alarm, Estimate, Health, Row, Session, Standing};
+use ultta::{Alarm, Estimate, Health, Row, Session, Standing, UnknownScore};
 use ultta_eval::metrics::{Accumulator, Metrics};
 
 /// Features of fewer dimensions are too few for the correction of estimates (docs/estimates.md).
 const ROUGH_BELOW: usize = 64;
+
+/// Of fewer scenes no estimate is told: its interval would be as wide as everything.
+const FEWEST_SCENES: u64 = 50;
 
 /// What a command calls the samples it answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,6 +109,7 @@ impl Tally {
             admitted_share: share(self.admitted),
             flip_share: share(self.flips),
             unknown_share: share(self.unknown),
+            looks_for_unknown: session.config().unknown.score != UnknownScore::Off,
             alarms: session.alarms().into_iter().map(|alarm| AlarmLine::of(alarm, session)).collect(),
             health,
             seconds: time.as_secs_f64(),
@@ -142,6 +146,8 @@ pub struct Summary {
     admitted_share: f64,
     flip_share: f64,
     unknown_share: f64,
+    #[serde(skip)]
+    looks_for_unknown: bool,
     /// The last ones, oldest first.
     alarms: Vec<AlarmLine>,
     health: Health,
@@ -220,15 +226,20 @@ impl Summary {
             0 => "without labels".to_string(),
             n => format!("with {n} labels"),
         };
-        let rough = if self.estimate.rough {
-            format!("; rough: {} dimensions are too few for the correction", self.dim)
-        } else {
-            String::new()
-        };
-        if self.n > 0 {
+        if self.n == 0 {
+            // Nothing was answered.
+        } else if self.estimate.rough {
+            let (dim, least) = (self.dim, ROUGH_BELOW);
             writeln!(
                 out,
-                "estimated accuracy {from} (90 % interval): adapted {}, zero-shot {}{rough}",
+                "no estimated accuracy: without labels features of {dim} dimensions are too few for one ({least} are enough)"
+            )?;
+        } else if h.scenes < FEWEST_SCENES {
+            writeln!(out, "no estimated accuracy: {} {samples} that differ are too few for one", h.scenes)?;
+        } else {
+            writeln!(
+                out,
+                "estimated accuracy {from} (90 % interval): adapted {}, zero-shot {}",
                 of(&self.estimate.estimate),
                 of(&self.zero_shot.estimate.estimate)
             )?;
@@ -244,12 +255,16 @@ impl Summary {
             let asked = 100.0 * sets.coverage;
             writeln!(out, "sets at {asked:.0} %: {:.2} classes on average{held}; {promise}", sets.size)?;
         }
+        let unknown = if self.looks_for_unknown {
+            format!("{:.1} % are unknown", 100.0 * self.unknown_share)
+        } else {
+            "strangers were not looked for (--unknown 5%)".to_string()
+        };
         writeln!(
             out,
-            "of the {samples}, {:.1} % taught, {:.1} % are answered differently from zero-shot, {:.1} % are unknown",
+            "of the {samples}, {:.1} % taught, {:.1} % are answered differently from zero-shot, {unknown}",
             100.0 * self.admitted_share,
             100.0 * self.flip_share,
-            100.0 * self.unknown_share
         )?;
         if h.scenes < h.seen || h.restarts > 0 {
             writeln!(

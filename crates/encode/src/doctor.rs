@@ -81,6 +81,11 @@ pub fn model(encoder: &dyn Encoder) -> Result<Vec<Finding>> {
             "the model mixes pictures; export it without batch statistics",
         )
     });
+    if encoder.name() == tiny::NAME {
+        findings
+            .push(fine("knows ten drawn shapes and no colours: `ultta demo --pictures shapes` draws them"));
+        return Ok(findings);
+    }
     let prompts: Vec<String> = COLOURS.iter().map(|(name, _)| format!("the colour {name}")).collect();
     let texts = match encoder.texts(&prompts) {
         Ok(texts) => texts,
@@ -118,6 +123,9 @@ pub fn model(encoder: &dyn Encoder) -> Result<Vec<Finding>> {
 fn beside_known(encoder: &dyn Encoder) -> Vec<Finding> {
     let (size, dim) = (encoder.preprocess().size, encoder.dim());
     let (scale, bias) = (encoder.logit_scale(), encoder.logit_bias());
+    if encoder.name() == tiny::NAME {
+        return vec![fine(format!("logit scale {scale:.2}; ships with the program"))];
+    }
     let trained = "check that these are the trained weights, not an initialisation";
     let like = models::like(encoder.name(), size, dim);
     let Some(first) = like.first() else {
@@ -444,156 +452,4 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn worst(findings: &[Finding]) -> (Verdict, String) {
-        let worst = findings.iter().max_by_key(|f| f.verdict).unwrap();
-        (worst.verdict, worst.what.clone())
-    }
-
-    /// Classes along axes, samples near them, all in a cone around the last axis.
-    fn data(order: impl Fn(usize) -> usize) -> (Features<'static>, Vec<usize>, Head) {
-        let (n, dim) = (5, 6);
-        let mut anchors = vec![0.0; n * dim];
-        let (mut rows, mut labels) = (vec![], vec![]);
-        for c in 0..n {
-            anchors[c * dim + c] = 1.0;
-            for k in 0..8 {
-                let mut row = vec![0.02 * k as f32; dim];
-                row[c] = 0.3;
-                row[dim - 1] = 1.0;
-                rows.extend(row);
-                labels.push(order(c));
-            }
-        }
-        let head = Head::new(anchors, dim, ["a", "b", "c", "d", "e"], 100.0).unwrap();
-        (Features::normalized(rows, dim).unwrap(), labels, head)
-    }
-
-    /// An encoder of which only the description counts.
-    struct Pretend {
-        name: &'static str,
-        dim: usize,
-        preprocess: Preprocess,
-        scale: f32,
-        bias: f32,
-    }
-
-    impl Encoder for Pretend {
-        fn name(&self) -> &str {
-            self.name
-        }
-        fn dim(&self) -> usize {
-            self.dim
-        }
-        fn preprocess(&self) -> &Preprocess {
-            &self.preprocess
-        }
-        fn images(&self, _: &[f32]) -> Result<Features<'static>> {
-            unreachable!("not asked for")
-        }
-        fn texts(&self, _: &[String]) -> Result<Features<'static>> {
-            unreachable!("not asked for")
-        }
-        fn logit_scale(&self) -> f32 {
-            self.scale
-        }
-        fn logit_bias(&self) -> f32 {
-            self.bias
-        }
-        fn digest(&self) -> &str {
-            ""
-        }
-    }
-
-    #[test]
-    fn a_model_is_held_against_those_that_are_known() {
-        let model = |name, dim, preprocess, scale, bias| {
-            let found = beside_known(&Pretend { name, dim, preprocess, scale, bias });
-            let all = found.iter().map(|f| f.what.as_str()).collect::<Vec<_>>().join("; ");
-            (worst(&found).0, all)
-        };
-        let openai = Preprocess::openai(224);
-        let (verdict, all) = model("RN50", 1024, openai.clone(), 100.0, 0.0);
-        assert!(verdict == Verdict::Fine && all.contains("as of RN50"), "{all}");
-        // What was not measured is not said to be fine.
-        let (name, preprocess) = ("RN50", openai.clone());
-        let found = beside_known(&Pretend { name, dim: 1024, preprocess, scale: 100.0, bias: 0.0 });
-        let cosine = found.iter().find(|f| f.what.contains("0.27")).unwrap();
-        assert!(cosine.verdict == Verdict::Known && cosine.what.contains("not measured"), "{cosine:?}");
-        let (verdict, all) = model("RN50", 1024, openai.clone(), 14.29, 0.0);
-        assert!(verdict == Verdict::Doubtful && all.contains("RN50 a scale of 99.5 to 100.5"), "{all}");
-        let (verdict, all) = model("ViT-L-14", 512, openai.clone(), 100.0, 0.0);
-        assert!(verdict == Verdict::Wrong && all.contains("ViT-L-14 has features of 768"), "{all}");
-        let (verdict, all) = model("RN50", 1024, Preprocess::siglip(224), 100.0, 0.0);
-        assert!(verdict == Verdict::Doubtful && all.contains("was trained with mean"), "{all}");
-        // A folder has no name: whoever has these sizes and such a scale and bias.
-        let (verdict, all) = model("a/folder", 768, Preprocess::siglip(224), 117.0, -12.9);
-        assert!(
-            verdict == Verdict::Fine && all.contains("bias -12.90, as of SigLIP-B-16, SigLIP2-B-16"),
-            "{all}"
-        );
-        let (verdict, all) = model("a/folder", 8, openai, 100.0, 0.0);
-        assert!(verdict == Verdict::Fine && all.contains("none of the known"), "{all}");
-    }
-
-    #[test]
-    fn cosines_of_another_encoder_are_doubtful() {
-        let head = Head::new(vec![1.0, 0.0, 0.0, 0.0, 1.0, 0.0], 3, ["a", "b"], 100.0).unwrap();
-        let rows = [0.4, 0.1, 1.0, 0.1, 0.4, 1.0].repeat(8);
-        let z = Features::normalized(rows, 3).unwrap();
-        let labels = [0, 1].repeat(8);
-        let named = |encoder: &str| {
-            let head = head.clone().with_metadata("encoder", encoder);
-            worst(&features(&z, &[1.0; 16], Some(&labels), Some(&head)))
-        };
-        // Cosines around 0.37 are those of ViT-B-32 and of models that nobody measured, not those of GeoRSCLIP.
-        assert_eq!((named("ViT-B-32").0, named("someone/else").0), (Verdict::Fine, Verdict::Fine));
-        let (verdict, what) = named("GeoRSCLIP-L-14");
-        assert!(verdict == Verdict::Doubtful && what.contains("GeoRSCLIP-L-14's texts give 0.22"), "{what}");
-    }
-
-    #[test]
-    fn mistakes_are_named() {
-        let norms = vec![1.0; 40];
-        let (z, labels, head) = data(|c| c);
-        assert_eq!(worst(&features(&z, &norms, Some(&labels), Some(&head))).0, Verdict::Fine);
-        let (verdict, what) = worst(&features(&z, &[10.0; 40], Some(&labels), Some(&head)));
-        assert!(verdict == Verdict::Wrong && what.contains("norms"), "{what}");
-        // Without labels nobody knows whether the classes are those of the pictures.
-        let (verdict, what) = worst(&features(&z, &norms, None, Some(&head)));
-        assert!(verdict == Verdict::Doubtful && what.contains("no labels"), "{what}");
-        let more = |by: usize| labels.iter().map(|label| label + by).collect::<Vec<_>>();
-        let (verdict, what) = worst(&features(&z, &norms, Some(&more(1)), Some(&head)));
-        assert!(
-            verdict == Verdict::Wrong && what.contains("begin at 1; moved by -1: zero-shot top-1"),
-            "{what}"
-        );
-        let (verdict, what) = worst(&features(&z, &norms, Some(&more(3)), Some(&head)));
-        assert!(
-            verdict == Verdict::Wrong && what.contains("the labels go up to 7, the head has 5"),
-            "{what}"
-        );
-        let (z, labels, head) = data(|c| (c + 1) % 5);
-        let (verdict, what) = worst(&features(&z, &norms, Some(&labels), Some(&head)));
-        assert!(verdict == Verdict::Wrong && what.contains("moved by -1"), "{what}");
-        let (z, labels, head) = data(|c| [2, 0, 4, 1, 3][c]);
-        let (verdict, what) = worst(&features(&z, &norms, Some(&labels), Some(&head)));
-        assert!(verdict == Verdict::Wrong && what.contains("agree within classes"), "{what}");
-        let other = Head::new(vec![1.0, 0.0, 0.0, 1.0], 2, ["a", "b"], 100.0).unwrap();
-        assert_eq!(worst(&features(&z, &norms, None, Some(&other))).0, Verdict::Wrong);
-    }
-
-    #[test]
-    fn heads_are_looked_through() {
-        let near = vec![1.0, 0.0, 0.0, 1.0, 0.01, 0.0, 0.0, 0.0, 1.0];
-        let mut near = Features::normalized(near, 3).unwrap().data().to_vec();
-        near.truncate(9);
-        let h = Head::new(near, 3, ["Sea_lion", "sea lion", "cat"], 4.6).unwrap();
-        let found = head(&h);
-        assert!(found.iter().any(|f| f.what.contains("spelling")), "{found:?}");
-        assert!(found.iter().any(|f| f.what.contains("same prototype")));
-        assert!(found.iter().any(|f| f.advice.contains("exp(logit_scale)")));
-    }
-}
+mod tests;

@@ -114,11 +114,19 @@ impl Hub {
                 && part.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
         };
         if parts.len() != 2 || !parts.iter().all(plain) {
+            if model.starts_with(['.', '/', '~']) {
+                return Err(Error::model(model, "no such folder"));
+            }
             let reason = "no such folder, and not the name of a hub model (owner/name)";
             return Err(Error::model(model, format!("{reason}; {}", models::advice(model))));
         }
         if let Some(snapshot) = self.cached(model) {
             return Ok(snapshot);
+        }
+        if !self.endpoint.contains("://") {
+            let reason =
+                format!("HF_ENDPOINT: expected an address with https:// in front, got {}", self.name());
+            return Err(self.failed(model, &reason));
         }
         if self.offline {
             return Err(self.failed(model, "not in the cache, and HF_HUB_OFFLINE is set"));
@@ -180,8 +188,10 @@ impl Hub {
         let hf = from.file(HF_CONFIG, progress)?.filter(|path| !of_timm(path));
         let open_clip = from.file(OPEN_CLIP_CONFIG, progress)?;
         let Some(config) = hf.as_ref().or(open_clip.as_ref()) else {
-            let reason =
-                format!("{} has no {HF_CONFIG} of it (404): no such model, or no CLIP model", self.name());
+            let reason = format!(
+                "{} has no {HF_CONFIG} of it (404): no such model, no CLIP model, or no hub",
+                self.name()
+            );
             return Err(Error::hub(reason));
         };
         let folder = config.parent().unwrap_or(Path::new(".")).to_owned();

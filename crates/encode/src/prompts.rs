@@ -115,7 +115,11 @@ impl Classes {
 
     fn checked(self) -> Result<Self> {
         if self.names.len() < 2 {
-            let got = self.names.len();
+            let got = match self.names.first() {
+                Some(name) if name.contains(' ') => format!("1: {name:?}; names are separated by commas"),
+                Some(name) => format!("1: {name:?}"),
+                None => "0".into(),
+            };
             return Err(Error::names("labels", format!("expected at least two class names, got {got}")));
         }
         Ok(self)

@@ -7,9 +7,9 @@
 //! measured on the packs, for every number of members, and with `--rows` on simulated heads of other dimensions and numbers of classes.
 //!
 //!     cargo run --release -p ultta-eval --example fleet -- [FOLDER …] [--members 1,4,16] [--every 1,8,64] [--rows N]
-//!     cargo run --release -p ultta-eval --example fleet -- --draw docs/scale.md --svg docs/scale.svg
+//!     cargo run --release -p ultta-eval --example fleet -- --draw docs/scale.md --every 8,64 --svg docs/scale.svg
 //!
-//! The second call draws the tables of a file, so that they may come from several runs.
+//! The second call draws the tables of a file, so that they may come from several runs, and of their intervals those that are named.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -57,7 +57,7 @@ struct Traffic {
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let Arguments { folders, members, every, rows, draw, svg } = arguments()?;
     if let (Some(tables), Some(svg)) = (draw, svg) {
-        let chart = chart(&std::fs::read_to_string(tables)?);
+        let chart = chart(&std::fs::read_to_string(tables)?, &every);
         return Ok(std::fs::write(svg, standalone(&chart.to_svg()))?);
     }
     let mut datasets = Vec::new();
@@ -96,7 +96,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         costs(&simulated(classes, dim, 4 * TIMED)?, "even", 4, last)?;
     }
     println!();
-    let shares: Vec<String> = every.iter().map(|rows| format!("every {rows} rows")).collect();
+    let shares: Vec<String> = every.iter().copied().map(interval).collect();
     println!("| pack | split | members | zero-shot | one machine | alone | {} |", shares.join(" | "));
     println!("|---|---|---|---|---|---|{}", "---|".repeat(every.len()));
     for (split, traffic) in &all {
@@ -115,7 +115,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
 
 /// What sharing gains over members alone, as the tables in a text say, means over packs: a curve for every kind of split and
 /// interval.
-fn chart(text: &str) -> LineChart {
+fn chart(text: &str, intervals: &[usize]) -> LineChart {
     let mut curves: Vec<(String, BTreeMap<usize, Vec<f64>>)> = Vec::new();
     let mut every: Vec<String> = Vec::new();
     for line in text.lines() {
@@ -131,6 +131,9 @@ fn chart(text: &str) -> LineChart {
         let [pack, split, members, _, _, alone, shares @ ..] = &cells[..] else { continue };
         let (Ok(members), Ok(alone)) = (members.parse::<usize>(), alone.parse::<f64>()) else { continue };
         for (share, every) in shares.iter().zip(&every) {
+            if !intervals.iter().any(|rows| *every == interval(*rows)) {
+                continue;
+            }
             let Ok(share) = share.parse::<f64>() else { continue };
             let kind = if *pack == "simulated" { "simulated " } else { "" };
             let name = format!("{kind}{split}, {every}");
@@ -148,6 +151,11 @@ fn chart(text: &str) -> LineChart {
         let points = gains.iter().map(|(&members, gains)| ((members as f64).log2(), mean(gains)));
         chart.series(Series::new(name, points.collect()))
     })
+}
+
+/// An interval, as tables and curves name it.
+fn interval(rows: usize) -> String {
+    format!("every {rows} rows")
 }
 
 /// A line of the table.

@@ -339,7 +339,7 @@ mod tests {
                     assert_eq!(visits, [("plain", 50), ("shifted", 50)].repeat(3));
                 }
                 _ => {
-                    let after = s.after_garbage.unwrap();
+                    let after = s.after_garbage.as_ref().unwrap();
                     assert_eq!((s.n, after.garbage, after.window), (300, 200, 300));
                     assert!((after.worst_gain - (s.quality.top1 - s.zero_shot.top1)).abs() < 1e-9);
                     assert_eq!(record.rows, 500);

@@ -71,6 +71,16 @@ def test_evaluations_travel(stream: Stream) -> None:
         assert other == found and isinstance(other, ultta.Evaluation)
 
 
+def test_evaluations_are_shown_as_a_table(stream: Stream) -> None:
+    pack = (stream.features, stream.labels, stream.head)
+    found = ultta.evaluate(pack, methods=["zero-shot", "ul-tta"], seeds=range(2))
+    first, names, *lines = repr(found).splitlines()
+    assert first == "Evaluation: 4 runs" and names.split()[:4] == ["protocol", "dataset", "method", "top1"]
+    assert sorted(line.split()[2] for line in lines) == ["ul-tta", "zero-shot"] and len(repr(found)) < 1000
+    with pytest.raises(TypeError, match=r"seeds: expected whole numbers, such as range\(5\), got the text '0-4'"):
+        ultta.evaluate(pack, seeds="0-4")  # type: ignore[arg-type]
+
+
 def test_pickles_that_were_tampered_with_are_refused(stream: Stream) -> None:
     from ultta import _ultta
 
@@ -155,6 +165,8 @@ def test_calls_name_the_extra_they_need(stream: Stream, monkeypatch: pytest.Monk
     model = SimpleNamespace(parameters=lambda: iter([SimpleNamespace(device="cpu")]))
     with pytest.raises(ImportError, match=r"head from open_clip: it needs PyTorch.*ultta\[torch\]"):
         ultta.Head.from_open_clip(model, None, ["cat", "dog"])
+    with pytest.raises(ImportError, match=r"head from transformers: it needs PyTorch.*ultta\[torch\]"):
+        ultta.Head.from_transformers(SimpleNamespace(config=SimpleNamespace(), **vars(model)), None, ["cat", "dog"])
 
 
 def counts(stream: Stream) -> dict[str, tuple[object, str]]:

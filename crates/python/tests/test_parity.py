@@ -101,11 +101,12 @@ def test_what_is_told_beside_the_answers(tmp_path: Path) -> None:
     unlabelled = fresh.health.estimate
     assert unlabelled.low <= right and abs(unlabelled.top1 - right) < 0.2
     assert not fresh.health.coverage_promise and fresh.health.coverage == 0.9 and fresh.health.set_size > 0
-    fresh.feedback(step.ids[-200:], stream.labels[1600:1800])
+    # Labels for a fair draw of what was answered: with such a draw the estimate is right whatever the probabilities say.
+    fresh.feedback(step.ids[::9], stream.labels[:1800:9])
     assert fresh.health.coverage_promise and fresh.health.coverage_labels == 200
-    assert abs(fresh.health.estimate.top1 - right) < 0.7 * abs(unlabelled.top1 - right)
-    assert fresh.health.estimate_labels == 200 - step.unknown[1600:].sum(), "what fits no class is neither right nor wrong"
-    held = np.mean([label in found for label, found in zip(stream.labels[1600:1800], step.sets[1600:])])
+    assert abs(fresh.health.estimate.top1 - right) < 0.5 * abs(unlabelled.top1 - right)
+    assert fresh.health.estimate_labels == 200 - step.unknown[::9].sum(), "what fits no class is neither right nor wrong"
+    held = np.mean([label in found for label, found in zip(stream.labels[:1800:9], step.sets[::9])])
     assert abs(fresh.health.coverage_held - held) < 1e-9
     assert step.unknown.mean() < 0.1 and abs(fresh.health.unknown_share - step.unknown.mean()) < 0.02
     per_class = fresh.per_class()

@@ -30,7 +30,10 @@ CAMERAS, ROWS = 5, 6000
 
 @dataclass
 class Archive:
+    #: Of files whose rows come in any order.
     folder: Path
+    #: Of files with the rows of all cameras in the order of time, in that of their names.
+    ordered: Path
     head: ultta.Head
     labels: np.ndarray
     camera: np.ndarray
@@ -70,7 +73,7 @@ NAMES = "label", "class", "prob", "zero_shot_label", "scene", "admitted"
 
 @pytest.fixture(scope="session")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Archive:
-    folder = tmp_path_factory.mktemp("archive")
+    folder, ordered = tmp_path_factory.mktemp("archive"), tmp_path_factory.mktemp("ordered")
     simulator = _Simulator(40, 64, 0)
     features, labels = simulator.rows(ROWS)
     random = np.random.default_rng(0)
@@ -84,9 +87,11 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Archive:
             "features": pa.array(list(features[order]), pa.list_(pa.float32())),
         }
     )
+    by_time = table.sort_by("frame")
     for part in range(6):
         pq.write_table(table.slice(part * 1000, 1000), folder / f"{part}.parquet")
-    return Archive(folder, simulator.head, labels, camera, features)
+        pq.write_table(by_time.slice(part * 1000, 1000), ordered / f"{part}.parquet")
+    return Archive(folder, ordered, simulator.head, labels, camera, features)
 
 
 @contextmanager

@@ -43,6 +43,9 @@ pub struct AlarmView {
     pub evidence: f64,
     /// Whether it still asks for attention: nobody has acknowledged it, and what it tells goes on or is recent.
     pub open: bool,
+    /// Whether what it tells is known to go on: the feed is still silent, or still repeats. Whoever has acknowledged it has mended nothing yet.
+    #[serde(skip)]
+    pub lasts: bool,
     /// Scenes of the stream when it was raised.
     #[serde(skip)]
     pub scenes: u64,
@@ -59,6 +62,7 @@ impl AlarmView {
             None if !repeats => (rows as f64 / health.rows_per_scene.max(1.0)) as u64,
             _ => 0,
         };
+        let open = is_open(alarm.kind.name(), later);
         Self {
             time,
             kind: alarm.kind.name(),
@@ -67,7 +71,8 @@ impl AlarmView {
             since: alarm.since,
             strength: alarm.strength,
             evidence: alarm.evidence,
-            open: is_open(alarm.kind.name(), later),
+            open,
+            lasts: open && alarm.kind == AlarmKind::Frozen,
             scenes: health.scenes.saturating_sub(later),
         }
     }
@@ -83,6 +88,7 @@ impl AlarmView {
             strength: seconds,
             evidence: 0.0,
             open: true,
+            lasts: true,
             scenes: 0,
         }
     }
@@ -129,8 +135,9 @@ impl Alarms {
 
     /// Rows came: closes alarms that are over.
     pub fn rows_came(&mut self, scenes: u64) {
-        for alarm in self.list.iter_mut().filter(|alarm| alarm.open) {
-            alarm.open = is_open(alarm.kind, scenes.saturating_sub(alarm.scenes));
+        for alarm in self.list.iter_mut().filter(|alarm| alarm.open || alarm.lasts) {
+            let goes_on = is_open(alarm.kind, scenes.saturating_sub(alarm.scenes));
+            (alarm.open, alarm.lasts) = (alarm.open && goes_on, alarm.lasts && goes_on);
         }
     }
 
@@ -264,6 +271,14 @@ mod tests {
         alarms.rows_came(102);
         assert_eq!(open(&alarms), [false, true, false]);
         assert_eq!((alarms.acknowledge(), alarms.acknowledge()), (1, 0));
+        // Whoever acknowledges a dead feed has not mended it: that lasts until rows come, and other ones.
+        let mut alarms = Alarms::default();
+        alarms.raise(AlarmView { kind: "frozen", scenes: 100, ..AlarmView::silent(0.0, 1.0, 7) });
+        alarms.acknowledge();
+        alarms.rows_came(100);
+        assert!(!alarms.list[0].open && alarms.list[0].lasts);
+        alarms.rows_came(102);
+        assert!(!alarms.list[0].open && !alarms.list[0].lasts);
     }
 
     #[test]

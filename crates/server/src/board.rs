@@ -268,13 +268,13 @@ impl Inner {
         (now - self.last_row.unwrap_or(self.opened)).max(0.0)
     }
 
-    /// Rows per second over the last half minute, or since the first point if that is later.
+    /// Rows per second over the last half minute, or since the first point or the start if that is later.
     fn rows_per_second(&self, now: f64) -> f64 {
         let since = now - RATE_SECONDS;
         let recent = self.points.iter().rev().take_while(|point| point.time > since);
         let growing = if self.last_row.is_some_and(|last| last > since) { self.point.rows } else { 0 };
         let rows = growing + recent.map(|point| point.rows).sum::<u64>();
-        let begun = self.points.front().map_or(now - 1.0, |point| point.time - 1.0);
+        let begun = self.points.front().map_or(self.opened, |point| point.time - 1.0);
         rows as f64 / (now - begun).clamp(1.0, RATE_SECONDS)
     }
 }
@@ -537,7 +537,11 @@ pub(crate) mod tests {
         let (points, _) = board.history(12.0);
         assert_eq!((points.len(), points[0].rows, points[0].time), (1, 1, 10.0));
         let now = board.status(12.0);
-        assert!(now.last_row == Some(10.0) && now.rows_per_second > 0.0, "{now:?}");
+        assert_eq!(
+            (now.last_row, now.rows_per_second),
+            (Some(10.0), 1.0 / 8.0),
+            "a row in 8 s since the start"
+        );
         assert_eq!(now.silence_seconds, 2.0);
         assert_eq!(board.status(100.0).rows_per_second, 0.0);
     }

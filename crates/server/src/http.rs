@@ -139,11 +139,9 @@ async fn every_request(State(app): State<Arc<App>>, mut request: Request, next: 
         watch.finish((2 * app.config.limits.body_bytes).max(DROPPED));
     }
     if response.status() == StatusCode::METHOD_NOT_ALLOWED {
-        let allow = response.headers().get(header::ALLOW).cloned();
-        response = Problem::method_not_allowed("this path does not take this method").into_response();
-        if let Some(allow) = allow {
-            response.headers_mut().insert(header::ALLOW, allow);
-        }
+        // axum puts the header on further out.
+        let detail = "this path does not take this method; the header `allow` of this answer names those that it takes";
+        response = Problem::method_not_allowed(detail).into_response();
     }
     let status = response.status();
     let took = started.elapsed();

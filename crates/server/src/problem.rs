@@ -96,6 +96,14 @@ impl Problem {
         Self { retry_after: Some(1), ..problem }
     }
 
+    /// The same with advice at its end, if it speaks of `word`.
+    pub fn with_advice(mut self, word: &str, advice: &str) -> Self {
+        if self.detail.contains(word) {
+            self.detail += advice;
+        }
+        self
+    }
+
     pub fn no_picture_model() -> Self {
         let detail =
             "this server has no image model; its operator can start it with one (`ultta serve --model`)";

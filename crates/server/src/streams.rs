@@ -318,10 +318,14 @@ impl Streams {
         let recovered = recover(&folder, head, &config)?;
         let (records, dropped_bytes) = (recovered.records, recovered.dropped);
         let (seconds, seen) = (started.elapsed().as_secs_f64(), recovered.session.next_id());
-        if dropped_bytes > 0 || recovered.damage.is_some() {
+        if let Some(damage) = &recovered.damage {
+            tracing::error!(stream = name, records, dropped_bytes, seen, seconds, "damaged: {damage}");
+        } else if dropped_bytes > 0 {
             tracing::warn!(stream = name, records, dropped_bytes, seen, seconds, "recovered");
         } else if records > 0 {
             tracing::info!(stream = name, records, dropped_bytes, seen, seconds, "recovered");
+        } else if seen > 0 {
+            tracing::info!(stream = name, seen, "opened");
         }
         let head = recovered.session.head().clone();
         let durability = meta.durability.unwrap_or(self.durability);

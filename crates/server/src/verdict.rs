@@ -76,7 +76,7 @@ impl Verdict {
             return Self::new(Level::Act, format!("Nothing is learnt: {reason}."), next);
         }
         if let Some(damage) = &status.damage {
-            let next = "look at the disk of the server, then acknowledge";
+            let next = "look at the disk of the server, then acknowledge (`ultta client acknowledge`)";
             return Self::new(Level::Act, format!("Something was lost: {damage}."), next);
         }
         let told = |alarm: &AlarmView| {
@@ -87,6 +87,11 @@ impl Verdict {
         let open = alarms.iter().rev().filter(|alarm| alarm.open).map(told);
         // The newest among the worst; a later equal one does not replace it.
         let alarm = open.reduce(|worst, other| if other.level > worst.level { other } else { worst });
+        // Acknowledged is seen, not mended.
+        let seen_to = alarms.iter().rev().find(|alarm| alarm.lasts && !alarm.open).map(|alarm| {
+            let reason = format!("{}; this was acknowledged, and goes on.", sentence(&alarm.text));
+            Self::new(Level::Watch, reason, alarm.advice)
+        });
         let standing = match health.standing {
             Standing::ZeroShot => Some(Self::new(
                 Level::Act,
@@ -116,7 +121,11 @@ impl Verdict {
             )
         });
         let frozen = (!status.learning).then(|| {
-            Self::new(Level::Watch, "Learning is frozen.", "unfreeze it when it should learn again")
+            Self::new(
+                Level::Watch,
+                "Learning is frozen.",
+                "unfreeze it when it should learn again (`ultta client unfreeze`)",
+            )
         });
         let empty = (health.seen == 0)
             .then(|| Self::new(Level::Watch, "No row has arrived yet.", "send rows to this stream"));
@@ -126,7 +135,7 @@ impl Verdict {
                 format!("No row since the server opened the stream {:.0} s ago.", status.silence_seconds);
             Self::new(Level::Watch, reason, "look whether the camera, the network and the sender are up")
         });
-        let worst = [unheard, alarm, standing, worse, frozen, empty].into_iter().flatten();
+        let worst = [unheard, alarm, standing, seen_to, worse, frozen, empty].into_iter().flatten();
         worst.reduce(|worst, other| if other.level > worst.level { other } else { worst }).unwrap_or_else(
             || {
                 let scenes = health.scenes;
@@ -176,10 +185,16 @@ mod tests {
         let mix = AlarmView { kind: "mix", ..silent.clone() };
         let known = AlarmView { open: false, ..silent.clone() };
         assert_eq!(level(|_| {}, &[]), Level::Well);
-        assert_eq!(level(|_| {}, std::slice::from_ref(&known)), Level::Well);
+        // Acknowledged while it lasts is seen, not mended.
+        assert_eq!(level(|_| {}, std::slice::from_ref(&known)), Level::Watch);
+        let over = AlarmView { lasts: false, ..known };
+        assert_eq!(level(|_| {}, std::slice::from_ref(&over)), Level::Well);
         assert_eq!(level(|_| {}, std::slice::from_ref(&mix)), Level::Watch);
         assert_eq!(level(|_| {}, &[silent, mix]), Level::Act);
         assert_eq!(level(|s| s.learning = false, &[]), Level::Watch);
+        let mut frozen = Status { learning: false, last_row: Some(0.0), ..status() };
+        frozen.health.seen = 10;
+        assert!(Verdict::of(&frozen, &[]).next.ends_with("(`ultta client unfreeze`)"));
         assert_eq!(level(|s| s.health.seen = 0, &[]), Level::Watch);
         assert_eq!(level(|s| s.last_row = None, &[]), Level::Watch);
         assert_eq!(level(|s| s.health.standing = Standing::ZeroShot, &[]), Level::Act);
@@ -216,7 +231,7 @@ mod tests {
         assert!(!act("The disk is full.").says_the_same(&act("No row came for 60 seconds.")));
         let mut later = Status { last_row: Some(0.0), ..status() };
         (later.health.seen, later.health.scenes, later.health.alarms_ready) = (900, 500, true);
-        let known = AlarmView { kind: "mix", open: false, ..AlarmView::silent(0.0, 1.0, 300) };
+        let known = AlarmView { kind: "mix", open: false, lasts: false, ..AlarmView::silent(0.0, 1.0, 300) };
         let verdict = Verdict::of(&later, std::slice::from_ref(&known));
         assert_eq!(verdict.reason, "Learning; nothing has changed since row 300, 500 scenes seen.");
         let mut off = Status { watched: false, last_row: Some(0.0), ..status() };

@@ -1,17 +1,20 @@
 //! The connection of `ultta client` to a service.
 
+use std::path::Path;
 use std::time::Duration;
 
-use anyhow::Context;
 use serde_json::Value;
+use ultta_formats::shown;
+use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 
 use super::Service;
 use crate::failure::usage;
 
 /// A refusal of the service, with what helps at the command line.
-fn advised(status: u16, detail: &str) -> String {
+fn advised(status: u16, detail: &str, token: bool) -> String {
     let nameless = || detail.split(';').next()?.strip_prefix("there is no stream ").filter(|_| status == 404);
     match (status, nameless()) {
+        (401, _) if token => format!("{detail}: that of --token or ULTTA_TOKEN is none of the server's"),
         (401, _) => format!("{detail}; give a token with --token or in ULTTA_TOKEN"),
         (409, _) if detail.contains("send `generation`") => format!("{detail} (--generation N)"),
         (_, Some(name)) => format!(
@@ -27,6 +30,35 @@ fn with_scheme(url: &str) -> String {
     if url.contains("://") { url.to_string() } else { format!("http://{url}") }
 }
 
+/// The authorities of a file; a server's certificate must be signed by one of them.
+fn authorities(file: &Path) -> anyhow::Result<RootCerts> {
+    let read = |source| ultta::Error::Io { doing: "opening", source, path: file.to_owned() };
+    let pem = std::fs::read(file).map_err(read)?;
+    let found = parse_pem(&pem).filter_map(|item| match item {
+        Ok(PemItem::Certificate(certificate)) => Some(certificate),
+        _ => None,
+    });
+    let found: Vec<_> = found.collect();
+    if found.is_empty() {
+        return usage(format!("{}: expected certificates (PEM), got none", shown(&file)));
+    }
+    Ok(RootCerts::new_with_certs(&found))
+}
+
+/// What helps where no answer came.
+fn unanswered(url: &str, error: &ureq::Error) -> String {
+    let error = error.to_string();
+    if error.contains("certificate") {
+        format!("the certificate of {url} is not known; --cacert FILE names the authority that signed it")
+    } else if error.contains("http parse fail") && url.starts_with("http://") {
+        format!("no answer from {url}; does it speak TLS (https://)?")
+    } else {
+        format!(
+            "no answer from {url}; is `ultta serve` running there? (--url and ULTTA_URL name another address)"
+        )
+    }
+}
+
 /// A connection to a service.
 pub struct Client {
     agent: ureq::Agent,
@@ -35,17 +67,15 @@ pub struct Client {
 }
 
 impl Client {
-    pub fn of(service: &Service) -> Self {
-        Self::new(&service.url, service.token.as_deref())
-    }
-
-    pub fn new(url: &str, token: Option<&str>) -> Self {
-        let config = ureq::Agent::config_builder()
+    pub fn of(service: &Service) -> anyhow::Result<Self> {
+        let mut config = ureq::Agent::config_builder()
             .http_status_as_error(false)
-            .timeout_connect(Some(Duration::from_secs(10)))
-            .build();
-        let url = with_scheme(url.trim_end_matches('/'));
-        Self { agent: config.into(), url, token: token.map(str::to_string) }
+            .timeout_connect(Some(Duration::from_secs(10)));
+        if let Some(file) = &service.cacert {
+            config = config.tls_config(TlsConfig::builder().root_certs(authorities(file)?).build());
+        }
+        let url = with_scheme(service.url.trim_end_matches('/'));
+        Ok(Self { agent: config.build().into(), url, token: service.token.clone() })
     }
 
     /// Where the service is.
@@ -99,11 +129,9 @@ impl Client {
         &self,
         result: Result<ureq::http::Response<ureq::Body>, ureq::Error>,
     ) -> anyhow::Result<Vec<u8>> {
-        let mut response = result.with_context(|| {
-            format!(
-                "no answer from {}; is `ultta serve` running there? (--url and ULTTA_URL name another address)",
-                self.url
-            )
+        let mut response = result.map_err(|error| {
+            let told = unanswered(&self.url, &error);
+            anyhow::Error::from(error).context(told)
         })?;
         let status = response.status();
         let bytes = response.body_mut().with_config().limit(1 << 30).read_to_vec()?;
@@ -111,7 +139,11 @@ impl Client {
             return Ok(bytes);
         }
         let value: Value = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
-        let detail = advised(status.as_u16(), value["detail"].as_str().unwrap_or("no reason given"));
+        let detail = advised(
+            status.as_u16(),
+            value["detail"].as_str().unwrap_or("no reason given"),
+            self.token.is_some(),
+        );
         match status.as_u16() {
             400..=499 => usage(format!("{status}: {detail}")),
             _ => anyhow::bail!("{status}: {detail}"),

@@ -32,13 +32,13 @@ pub fn list(list: &Value, out: &mut impl Write) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A stream, in a dozen lines.
-pub fn status(stream: &Value, out: &mut impl Write) -> std::io::Result<()> {
+/// A stream of the service at this address, in a dozen lines.
+pub fn status(stream: &Value, url: &str, out: &mut impl Write) -> std::io::Result<()> {
     let (status, health) = (&stream["status"], &stream["status"]["health"]);
     let number = |value: &Value, digits: usize| format!("{:.digits$}", value.as_f64().unwrap_or(0.0));
     let percent = |value: &Value| format!("{:.1} %", 100.0 * value.as_f64().unwrap_or(0.0));
     let mut line = |what: &str, value: String| writeln!(out, "{what:<16}{}", shown(&value));
-    line("stream", text(&stream["name"]))?;
+    line("stream", format!("{} at {url}", text(&stream["name"])))?;
     let verdict = &stream["verdict"];
     if verdict["level"].is_string() {
         line("verdict", format!("{}: {}", text(&verdict["level"]), text(&verdict["reason"])))?;
@@ -63,32 +63,41 @@ pub fn status(stream: &Value, out: &mut impl Write) -> std::io::Result<()> {
         Some(_) => "none teach class looks yet".into(),
         None => format!("{} teach", percent(&health["admitted_share"])),
     };
+    // What is not looked for is not said to be absent.
+    let looked_for = stream["config"].as_str().is_none_or(|config| !config.contains("score = \"off\""));
+    let unknown =
+        if looked_for { format!(", {} unknown", percent(&health["unknown_share"])) } else { String::new() };
     line(
         "recent rows",
-        format!(
-            "{teach}, {} answered differently from zero-shot, {} unknown",
-            percent(&health["flip_share"]),
-            percent(&health["unknown_share"])
-        ),
+        format!("{teach}, {} answered differently from zero-shot{unknown}", percent(&health["flip_share"])),
     )?;
     // What has moved is told as of the last update, and there is none during the warm-up.
     match warm_up {
         Some(warm_up) => line("warm-up", warm_up.to_string())?,
-        None => line(
-            "moved",
-            format!(
-                "prior KL {}, prototypes {} at most, evidence weight {}",
-                number(&health["prior_kl"], 3),
-                number(&health["movement_max"], 3),
-                number(&health["evidence_weight"], 2)
-            ),
-        )?,
+        None => {
+            let used = health["evidence_weight"].as_f64().is_some_and(|weight| weight >= 0.0005);
+            let looks = if used { "" } else { "; class looks are kept, but not used so far" };
+            line(
+                "moved",
+                format!(
+                    "prior KL {}, prototypes {} at most, evidence weight {}{looks}",
+                    number(&health["prior_kl"], 3),
+                    number(&health["movement_max"], 3),
+                    number(&health["evidence_weight"], 2)
+                ),
+            )?
+        }
     }
     let labels = &stream["reliability"]["labels"];
     if labels.as_u64().is_some_and(|n| n > 0) {
         let of = |which: &str| percent(&stream[which]["top1"]);
         let (adapted, frozen) = (of("reliability"), of("reliability_zero_shot"));
-        line("by labels", format!("{adapted} right, zero-shot {frozen}, of {labels} labelled rows"))?;
+        line(
+            "by labels",
+            format!(
+                "{adapted} right, zero-shot {frozen}, of {labels} rows labelled since the server's start"
+            ),
+        )?;
     }
     line(
         "log",

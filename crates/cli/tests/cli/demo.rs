@@ -62,6 +62,19 @@ fn the_readme_has_the_figures_of_the_demo() {
         phases.flat_map(|p| [100.0 * top1(p, "zero-shot"), 100.0 * top1(p, "ul-tta")]).collect();
     let same = shown.len() == 6 && shown.iter().zip(&made).all(|(s, m)| (s - m).abs() < 0.15);
     assert!(same, "README {shown:?}, demo {made:?}; docs/picture.py draws docs/demo.svg anew");
+    let ece = |phase: usize, method: &str| {
+        format!("{:.1}", 100.0 * demo["phases"][phase]["methods"][method]["ece"].as_f64().unwrap())
+    };
+    let told = format!(
+        "rises from {} to {} %, after the pictures changed it falls from {} to {} %, and where the mix changes it rises from {} to {} %",
+        ece(0, "zero-shot"),
+        ece(0, "ul-tta"),
+        ece(1, "zero-shot"),
+        ece(1, "ul-tta"),
+        ece(2, "zero-shot"),
+        ece(2, "ul-tta")
+    );
+    assert!(readme.contains(&told), "README: {told}");
 }
 
 #[test]

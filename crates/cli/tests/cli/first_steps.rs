@@ -119,6 +119,50 @@ fn a_client_without_a_server_is_told_what_to_start() {
     assert!(example.contains("did not answer: 512 numbers a row are a guess"), "{example}");
 }
 
+#[test]
+fn a_server_that_cannot_start_says_what_to_do() {
+    let folder = Folder::new();
+    let head = folder.arg("head.safetensors");
+    let data = folder.arg("data");
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let next = port.checked_add(1).unwrap_or(8080);
+    let words = [format!("(--port {next}, and ULTTA_URL=http://127.0.0.1:{next} for the client)")];
+    ultta(&["serve", "--head", &head, "--data-dir", &data, "--port", &port.to_string()])
+        .failure(1, &["choose another port", &words[0]]);
+    let mut short = command(&["serve", "--head", &head, "--data-dir", &data]);
+    outcome(short.env("ULTTA_TOKEN_ADMIN", "abc"))
+        .failure(2, &["ULTTA_TOKEN_ADMIN: expected at least 16 characters, got 3; `openssl rand -hex 16`"]);
+    folder.features("rows.safetensors", &unit_rows(4, 1), 8, None);
+    ultta(&["serve", "--head", &folder.arg("rows.safetensors"), "--data-dir", &data])
+        .failure(2, &["rows.safetensors is a features file; `ultta head` makes a head of class names"]);
+    // Another head under the same name: how to keep both, and how to be rid of the old one.
+    drop(serve(folder.path("").as_path(), &["serve", "--head", &head, "--data-dir", &data]).0);
+    let other =
+        ultta::Head::new(unit_rows(5, 3), 8, (0..5).map(|i| format!("c{i}")).collect::<Vec<_>>(), 30.0);
+    other.unwrap().save(folder.path("other.safetensors")).unwrap();
+    let mut again =
+        command(&["serve", "--head", &folder.arg("other.safetensors"), "--data-dir", &data, "--port", "0"]);
+    outcome(again.env("ULTTA_LOG", "off")).failure(
+        2,
+        &["with another head", "--stream", "start without --head", "ultta client --stream NAME delete"],
+    );
+}
+
+#[test]
+fn class_names_are_separated_by_commas() {
+    let place = tempfile::tempdir().unwrap();
+    std::fs::write(place.path().join("a.png"), "").unwrap();
+    let classify = |flag: &str, names: &str| {
+        outcome(command(&["classify", "a.png", "--model", "tiny", flag, names]).current_dir(&place))
+    };
+    classify("--labels", "circle star").failure(
+        2,
+        &["expected at least two class names, got 1: \"circle star\"; names are separated by commas"],
+    );
+    classify("--classes", "circle").failure(2, &["expected at least two class names, got 1: \"circle\"\n"]);
+}
+
 /// `ultta classify` with an environment that leads to the hub in its own way.
 fn classify(place: &Path, model: &str, environment: &[(&str, &str)]) -> Outcome {
     std::fs::write(place.join("a.png"), "").unwrap();
@@ -178,9 +222,22 @@ fn the_hub_is_asked_where_the_environment_says_and_failures_say_what_to_do() {
     let behind = [("HF_ENDPOINT", "http://hub.invalid"), ("HTTPS_PROXY", &proxy)];
     classify(place.path(), "ViT-B-16", &behind).failure(1, &words);
     assert_eq!(asked.join().unwrap(), "CONNECT hub.invalid:80 HTTP/1.1");
+    // One of another kind is not passed by: nobody answers there, and the mirror is not asked.
+    let mirror = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    mirror.set_nonblocking(true).unwrap();
+    let endpoint = format!("http://{}", mirror.local_addr().unwrap());
+    let socks = [("HF_ENDPOINT", &endpoint[..]), ("ALL_PROXY", "socks5://127.0.0.1:1")];
+    classify(place.path(), "ViT-B-16", &socks).failure(1, &words);
+    assert!(mirror.accept().is_err(), "the proxy is passed by");
     // A name that is none.
     classify(place.path(), "ViT-B/61/x", &closed).failure(2, &["`ultta models`", "owner/name"]);
     classify(place.path(), "ViT-B-61", &closed).failure(2, &["did you mean ViT-B-16?"]);
+    let nowhere = classify(place.path(), "./my-clip", &closed).failure(2, &["no such folder (./my-clip)"]);
+    assert!(!nowhere.stderr.contains("hub"), "{}", nowhere.stderr);
+    // An address without its scheme.
+    let plain = [("HF_ENDPOINT", "mirror.example")];
+    classify(place.path(), "ViT-B-16", &plain)
+        .failure(1, &["HF_ENDPOINT: expected an address with https:// in front, got mirror.example"]);
 }
 
 #[test]

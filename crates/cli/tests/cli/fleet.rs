@@ -116,6 +116,7 @@ fn a_fleet_is_looked_at_thinned_out_and_written_down() {
         "default (here): ",
         "yard (here): ",
         " samples, delta ",
+        " samples of the group ago, last seen ",
         "stream yard: ",
     ] {
         assert!(said.contains(part), "{part}: {said}");

@@ -123,9 +123,29 @@ fn accuracy_is_estimated_labels_or_not() {
         summary["estimate"]["high"].as_f64().unwrap() - summary["estimate"]["low"].as_f64().unwrap()
     };
     assert!(reach(&labelled) < reach(&free));
+    // What is rough is not told to people, nor is it on few samples.
     let told = folder.run(&[]).success().stdout;
-    assert!(told.contains("estimated accuracy without labels (90 % interval): adapted "), "{told}");
-    assert!(told.contains("; rough: 8 dimensions are too few for the correction\n"), "{told}");
+    let none = "no estimated accuracy: without labels features of 8 dimensions are too few for one (64 are enough)\n";
+    assert!(told.contains(none) && !told.contains("estimated accuracy without labels"), "{told}");
+    assert!(told.contains("strangers were not looked for (--unknown 5%)\n"), "{told}");
+    let told =
+        folder.run(&["--unknown", "5%", "--label-share", "0.5", "--label-delay", "10"]).success().stdout;
+    assert!(told.contains("labels (90 % interval): adapted ") && told.contains(" % are unknown\n"), "{told}");
+    let wide = ultta::simulate::SimulatorConfig { classes: 4, dim: 64, ..Default::default() };
+    let mut wide = ultta::simulate::Simulator::new(&wide).unwrap();
+    wide.head().save(folder.path("wide.safetensors")).unwrap();
+    let rows = wide.next_block(100).0;
+    let on = |n: usize| {
+        folder.features("rows.safetensors", &rows.data()[..64 * n], 64, None);
+        let (features, head) = (folder.arg("rows.safetensors"), folder.arg("wide.safetensors"));
+        ultta(&["run", "--features", &features, "--head", &head]).success().stdout
+    };
+    assert!(
+        on(12).contains("no estimated accuracy: 12 rows that differ are too few for one\n"),
+        "{}",
+        on(12)
+    );
+    assert!(on(100).contains("estimated accuracy without labels (90 % interval): adapted "), "{}", on(100));
     assert_eq!(
         (&free["estimate"]["rough"], &free["zero_shot"]["estimate"]["rough"]),
         (&true.into(), &true.into())
@@ -453,6 +473,11 @@ fn small_commands() {
     folder.write("default.toml", default);
     let resolved = ultta(&["config", "--config", &folder.arg("default.toml")]).success().stdout;
     assert_eq!(resolved, ultta(&["config"]).success().stdout);
+    ultta(&["config", "--set", "gate.keep=2"])
+        .failure(2, &["gate.keep: expected a number from 0 to 1, got 2"]);
+    for method in ultta::names() {
+        ultta(&["config", "--method", &method]).success();
+    }
     assert!(ultta(&["methods"]).success().stdout.contains("zero-shot"));
     assert!(ultta(&["methods", "--json"]).success().json().as_array().unwrap().len() >= 2);
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {

@@ -8,8 +8,9 @@
 //!
 //! It is valid whatever p is, if the labelled answers are a fair draw; the weight w is chosen for the least variance, so that
 //! probabilities that tell nothing are not used. The variance of mean(y − w p) is summed over scenes. Answers behind the newest
-//! labelled one may be right more often or less, by the systematic deviation. The estimate without labels joins in with
-//! the weight of its own variance; if both disagree by more than their intervals explain, the one without labels gives way.
+//! labelled one may be right more often or less, by the systematic deviation. The estimate without labels joins in by what its errors are
+//! like on datasets that nothing was fitted on: mostly small, at times large ([`joined`]). Labels that say nearly the same hardly move it, for they
+//! scatter more than it errs; labels that say something else by more than their scatter are believed.
 
 use std::collections::VecDeque;
 
@@ -27,9 +28,6 @@ const WEIGHT_HOLD: f64 = 0.25;
 
 /// Labels that the usual variance of y − w p is worth, and that variance: as if two more labels were wrong and two right.
 const VARIANCE_HOLD: (f64, f64) = (4.0, 0.5);
-
-/// Share of a squared disagreement that counts against the estimate without labels.
-const GIVES_WAY: f64 = 0.25;
 
 /// An answer that a label may come for.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -204,13 +202,29 @@ impl Labels {
     }
 }
 
-/// An estimate without labels and one with them, each with its variance, in one.
-pub(super) fn joined(free: (f64, f64), told: Option<(f64, f64)>) -> (f64, f64) {
-    let Some((told, variance)) = told else { return free };
-    let own = free.1.max(GIVES_WAY * (free.0 - told).powi(2) - variance);
-    let weight = variance / (own + variance);
-    let moved = weight * (free.0 - told);
-    (told + moved, own * weight + moved * moved)
+/// How far an estimate without labels is off where nothing was fitted: mostly by the usual, at times by much.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Errors {
+    /// How often by the usual.
+    pub usual: f64,
+    /// Both deviations, the usual one first.
+    pub deviations: [f64; 2],
+}
+
+/// An estimate without labels, of which the sampling variance is given, and one with them, with its variance, in one: the mean and the variance
+/// of what is left to believe when the labels have told which of both sizes the error likely has.
+pub(super) fn joined(free: (f64, f64), errors: Errors, told: (f64, f64)) -> (f64, f64) {
+    let shares = [errors.usual, 1.0 - errors.usual];
+    let parts: [[f64; 3]; 2] = std::array::from_fn(|i| {
+        let own = free.1 + errors.deviations[i].powi(2);
+        let both = own + told.1;
+        let likely = shares[i] * (-(told.0 - free.0).powi(2) / (2.0 * both)).exp() / both.sqrt() + 1e-12;
+        [likely, (told.1 * free.0 + own * told.0) / both, own * told.1 / both]
+    });
+    let all = parts[0][0] + parts[1][0];
+    let mean = parts.iter().map(|[likely, mean, _]| likely * mean).sum::<f64>() / all;
+    let spread = |[likely, own, variance]: &[f64; 3]| likely * (variance + (own - mean).powi(2));
+    (mean, parts.iter().map(spread).sum::<f64>() / all)
 }
 
 fn fade(scenes: u64, half_life: f64) -> f64 {
@@ -267,7 +281,8 @@ mod tests {
         }
         assert_eq!(labels.count(), rows.div_ceil(step as u64), "a second label does not count");
         let told = labels.told(0, f64::from(prob), rows as f64, rows / frames, false);
-        joined((0.5, 0.25), told)
+        let errors = Errors { usual: 0.5, deviations: [0.5; 2] };
+        joined((0.5, 0.0), errors, told.expect("labels have come"))
     }
 
     #[test]
@@ -293,5 +308,19 @@ mod tests {
         assert!((0.5..0.9).contains(&top1) && variance > 0.05, "{top1} {variance}");
         let (top1, variance) = told(1000, 1, 1, 7, 0.2);
         assert!((top1 - 0.7).abs() < 3e-3 && variance < 1e-6, "{top1} {variance}");
+    }
+
+    #[test]
+    fn few_labels_move_an_estimate_only_where_they_speak_against_it() {
+        let errors = Errors { usual: 0.8, deviations: [0.03, 0.17] };
+        let moved =
+            |told: f64, variance: f64| (joined((0.9, 1e-4), errors, (told, variance)).0 - 0.9) / (told - 0.9);
+        // Thirty labels scatter by 0.05: about a third of what they say is believed, and nearly all of what scatter does not explain.
+        assert!(moved(0.86, 0.0025) < 0.4, "{}", moved(0.86, 0.0025));
+        assert!(moved(0.6, 0.0025) > 0.85, "{}", moved(0.6, 0.0025));
+        // Many labels are believed in any case, and the interval is no wider than theirs.
+        assert!(moved(0.86, 1e-5) > 0.98);
+        let (_, variance) = joined((0.9, 1e-4), errors, (0.86, 1e-5));
+        assert!(variance <= 1.001e-5, "{variance}");
     }
 }

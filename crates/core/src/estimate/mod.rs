@@ -21,7 +21,7 @@ use crate::{Error, Features, Head, Result, State};
 
 mod labels;
 
-use labels::{Labels, joined};
+use labels::{Errors, Labels, joined};
 
 /// An estimated accuracy, and the interval that holds it in nine of ten streams.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -93,7 +93,7 @@ const CENTRES: [(f64, f64); 3] = [(0.5, 0.25), (0.5, 0.25), (0.4, 0.3)];
 
 /// The correction of the mean probability: constant, overlap, agreement, early; overlap², overlap · agreement, agreement².
 /// Fitted by `docs/estimate.py`.
-const CORRECTION: [f64; 7] = [0.0158, -0.0174, 0.0418, 0.0137, 0.053, -0.057, -0.0124];
+const CORRECTION: [f64; 7] = [0.0165, -0.0126, 0.0362, 0.0139, 0.0495, -0.0472, -0.0181];
 
 /// An accuracy is no higher than this much plus agreement and overlap of the halves: answers on which the halves never
 /// agree say nothing of the image.
@@ -103,7 +103,13 @@ const CAP: f64 = 0.45;
 const MIN_DIM: usize = 64;
 
 /// Systematic standard deviation of the adapted and of the frozen estimate. Fitted by `docs/estimate.py`.
-const SYSTEMATIC: [f64; 2] = [0.065, 0.052];
+const SYSTEMATIC: [f64; 2] = [0.07, 0.055];
+
+/// What the errors of the adapted and of the frozen estimate are like, for when labels come. Fitted by `docs/estimate.py`.
+const ERRORS: [Errors; 2] = [
+    Errors { usual: 0.693, deviations: [0.023, 0.143] },
+    Errors { usual: 0.803, deviations: [0.028, 0.145] },
+];
 
 /// One answer, as the estimator is shown it.
 pub(crate) struct EstimateRow<'a> {
@@ -407,11 +413,14 @@ impl Estimator {
         let free = self.label_free(sums);
         std::array::from_fn(|side| {
             let sampling = sums.spread[side] / (sums.rows * sums.rows);
-            let variance = sampling + SYSTEMATIC[side].powi(2);
             let mean = sums.prob[side] / sums.rows;
-            let told = self.labels.told(side, mean, sums.rows, self.scenes, recent);
-            let (top1, variance) = joined((free[side], variance), told);
-            Estimate::new(top1, variance)
+            match self.labels.told(side, mean, sums.rows, self.scenes, recent) {
+                Some(told) => {
+                    let (top1, variance) = joined((free[side], sampling), ERRORS[side], told);
+                    Estimate::new(top1, variance)
+                }
+                None => Estimate::new(free[side], sampling + SYSTEMATIC[side].powi(2)),
+            }
         })
     }
 

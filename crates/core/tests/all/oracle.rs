@@ -329,9 +329,13 @@ fn fixtures_cover_the_method() {
     };
     let trusted = |v: &[f64]| v.chunks(2).all(|r| r[1] > 0.0 && 1.0 - r[0] / r[1] > 0.2);
     assert!(any("local.image.records", &trusted), "the image evidence foretells something somewhere");
-    let approved = |v: &[f64]| v[2..].iter().any(|&gain| gain > 1.0);
+    let approved = |v: &[f64]| v[2..8].iter().any(|&gain| gain > 1.0);
     assert!(any("local.image", &approved), "the second opinion approves of what it changes, so it speaks");
-    assert!(any("local.image", &|v| v[2..].iter().all(|&gain| gain <= 0.0)), "and elsewhere not");
+    assert!(any("local.image", &|v| v[2..8].iter().all(|&gain| gain <= 0.0)), "and elsewhere not");
+    assert!(
+        any("local.image", &|v| v[8] > 0.0 && v[8] < v[9]),
+        "the halves agree on some samples, not on all"
+    );
     assert!(any("local.prior.stay", &|v| v.iter().any(|&s| s > 2.0)), "the filter expects a class to stay");
     assert!(any("scenes", &|v| v[0] > 5.0), "there are copies");
     assert!(any("scenes", &|v| v[1] > 0.0), "and a restart");

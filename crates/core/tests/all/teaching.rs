@@ -47,7 +47,8 @@ fn rows_that_may_not_learn_teach_nothing() {
 }
 
 /// README, `docs/faq.md` and the header of `ul_tta/mod.rs` tell when the image evidence enters the answers: after 257 samples,
-/// with more than 120 classes later. Until then answers are those of a session whose prototypes are frozen.
+/// with more than 120 classes later. Until then answers and scores are those of a session whose prototypes are frozen. (How
+/// probable they are is not: halves are compared only where there is evidence.)
 #[test]
 fn what_classes_look_like_counts_from_about_the_260th_scene_on() {
     let first_weight = |world: &World, rows: usize| {
@@ -61,7 +62,7 @@ fn what_classes_look_like_counts_from_about_the_260th_scene_on() {
         for i in 0..rows {
             let row = stream.slice(i..i + 1);
             let (a, b) = (learning.step(&row).unwrap(), frozen.step(&row).unwrap());
-            let same = a.prediction.scores == b.prediction.scores && a.rows[0].prob == b.rows[0].prob;
+            let same = a.prediction.scores == b.prediction.scores;
             if !same && first.is_none() {
                 first = Some(i);
             }

@@ -192,6 +192,19 @@ mod tests {
     }
 
     #[test]
+    fn right_answers_that_are_hardly_more_than_chance_are_doubtful() {
+        // Of two classes six in ten are right.
+        let rows: Vec<_> =
+            (0..200).map(|i| (i % 2, if i / 2 % 10 < 6 { i % 2 } else { 1 - i % 2 })).collect();
+        let found = judge(2, &rows);
+        assert!(
+            found.verdict == Verdict::Doubtful && found.what.contains("zero-shot top-1 60.0 %"),
+            "{found:?}"
+        );
+        assert!(found.advice.contains("hardly better than chance"), "{found:?}");
+    }
+
+    #[test]
     fn the_spread_is_that_of_all_orders() {
         let votes = Votes::new(4, &answers(4, 4, |c| c / 2));
         let mut shares = Vec::new();

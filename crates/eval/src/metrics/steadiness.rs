@@ -7,6 +7,9 @@ use super::{ECE_BINS, Scored};
 /// Length of the windows of samples that are compared after garbage.
 pub const AFTER_GARBAGE: usize = 300;
 
+/// Of the windows, those that begin at a multiple of so many samples are kept one by one.
+const WINDOW_EVERY: usize = 30;
+
 /// How often the answer changes from a sample to the next that counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Switches {
@@ -40,8 +43,8 @@ pub struct ShotConfidence {
     pub ece: f64,
 }
 
-/// The worst stretch of clean samples after garbage.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+/// The clean samples after garbage, window by window.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct AfterGarbage {
     /// Rows of garbage.
     pub garbage: usize,
@@ -53,6 +56,9 @@ pub struct AfterGarbage {
     pub start: usize,
     /// Gain in the first window.
     pub first_gain: f64,
+    /// Gain in each window that begins at a multiple of 30 samples, so that means over seeds can be taken window by window.
+    #[serde(default)]
+    pub gains: Vec<f64>,
 }
 
 /// Counts switches and gathers shots along a stream.
@@ -139,15 +145,21 @@ impl AfterGarbage {
         if window == 0 {
             return None;
         }
-        let mut sum: i64 = gains[..window].iter().sum();
-        let first = sum;
-        let mut worst = (sum, 0);
-        for start in 1..=gains.len() - window {
-            sum += gains[start + window - 1] - gains[start - 1];
-            worst = worst.min((sum, start));
-        }
+        let mut sums: Vec<i64> = vec![gains[..window].iter().sum()];
+        sums.extend(gains.windows(window + 1).scan(sums[0], |sum, moved| {
+            *sum += moved[window] - moved[0];
+            Some(*sum)
+        }));
         let share = |sum: i64| sum as f64 / window as f64;
-        Some(Self { garbage, window, worst_gain: share(worst.0), start: worst.1, first_gain: share(first) })
+        let (start, worst) = sums.iter().copied().enumerate().min_by_key(|&(start, sum)| (sum, start))?;
+        Some(Self {
+            garbage,
+            window,
+            worst_gain: share(worst),
+            start,
+            first_gain: share(sums[0]),
+            gains: sums.iter().step_by(WINDOW_EVERY).map(|&sum| share(sum)).collect(),
+        })
     }
 }
 
@@ -187,6 +199,9 @@ mod tests {
         let found = AfterGarbage::of(7, &adapted, &frozen).unwrap();
         assert_eq!((found.garbage, found.window, found.start), (7, 300, 130));
         assert!((found.worst_gain + 0.1).abs() < 1e-12 && found.first_gain == 0.0);
+        // Windows begin at 0, 30, …, 690: those from 150 on hold all thirty wrong answers, until they begin behind the first.
+        assert_eq!(found.gains.len(), 24);
+        assert!((found.gains[5] + 0.1).abs() < 1e-12 && found.gains[3] == 0.0 && found.gains[15] == 0.0);
         assert_eq!(AfterGarbage::of(7, &adapted[..20], &frozen[..20]).unwrap().window, 20);
         assert_eq!(AfterGarbage::of(7, &[], &[]), None);
     }

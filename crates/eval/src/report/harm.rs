@@ -110,7 +110,7 @@ impl<'a> Matrix<'a> {
         let packs: BTreeSet<&str> = own.iter().map(|s| s.dataset.as_str()).collect();
         let place = |s: &Summary| format!("{}, {}, seed {}", s.dataset, s.protocol, s.seed);
         let least = |values: Vec<(f64, String)>| values.into_iter().min_by(|a, b| a.0.total_cmp(&b.0));
-        let after = |s: &&Summary| s.after_garbage.map(|a| (100.0 * a.worst_gain, place(s)));
+        let after = |s: &&Summary| s.after_garbage.as_ref().map(|a| (100.0 * a.worst_gain, place(s)));
         let returned = |s: &&Summary| least_return(s).map(|r| (r, place(s)));
         Self {
             method,

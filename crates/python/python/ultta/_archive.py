@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -153,6 +153,103 @@ class Streams:
                 self.session, self.key = self.plan.session(), key
             parts.append(self.plan.step(self.session, table.slice(start, end - start)))
         return pa.concat_tables(parts)
+
+
+class Part(NamedTuple):
+    """The rows of one key in a table: from where to where in the order of key and time; the times of the first and the last."""
+
+    key: Any
+    start: int
+    end: int
+    first: tuple[Any, ...]
+    last: tuple[Any, ...]
+
+    @property
+    def rows(self) -> int:
+        return self.end - self.start
+
+
+class Lot(NamedTuple):
+    """Rows of one key that are answered at once: parts of tables, each by the number of the table and its own place there."""
+
+    key: Any
+    parts: list[tuple[int, int]]
+    #: Whether the parts lie one within the other in time; else each comes after the one before.
+    mixed: bool
+    #: Whether it is the last of its key.
+    last: bool
+
+
+def lots(tables: Sequence[Sequence[Part]], enough: int, most: int) -> list[Lot] | None:
+    """Each key's parts in the order of time, as many together as have enough rows. ``None`` if parts of more rows than ``most`` lie one
+    within the other, or rows have no time.
+
+    >>> early, late = Part("a", 0, 2, (1,), (3,)), Part("a", 0, 2, (4,), (5,))
+    >>> lots([[late], [early]], 2, 9)
+    [Lot(key='a', parts=[(1, 0)], mixed=False, last=False), Lot(key='a', parts=[(0, 0)], mixed=False, last=True)]
+    >>> within = Part("a", 0, 1, (2,), (2,))
+    >>> lots([[within], [early]], 1, 9)
+    [Lot(key='a', parts=[(1, 0), (0, 0)], mixed=True, last=True)]
+    >>> lots([[within], [early]], 1, 2) is None
+    True
+    """
+    streams: dict[Any, list[tuple[Part, int, int]]] = {}
+    for number, table in enumerate(tables):
+        for place, part in enumerate(table):
+            if any(time is None or time != time for time in (*part.first, *part.last)):
+                return None
+            streams.setdefault(part.key, []).append((part, number, place))
+    # Tables in the order of time: what is needed first comes first.
+    order = sorted((min(part.first for part in table), number) for number, table in enumerate(tables) if table)
+    rank = {number: place for place, (_, number) in enumerate(order)}
+    found: list[tuple[int, Lot]] = []
+    for key, stream in streams.items():
+        stream.sort(key=lambda one: (one[0].first, one[0].last))
+        needs, rows, mixed = 0, 0, False
+        own: list[tuple[int, int]] = []
+        last = stream[0][0].first
+        for part, number, place in stream:
+            if own and rows >= enough and last <= part.first:
+                found.append((needs, Lot(key, own, mixed, False)))
+                rows, mixed, own = 0, False, []
+            mixed = mixed or (bool(own) and not last <= part.first)
+            own.append((number, place))
+            rows += part.rows
+            needs, last = max(needs, rank[number]), max(last, part.last)
+            if mixed and rows > most:
+                return None
+        found.append((needs, Lot(key, own, mixed, True)))
+    # A stream's own lots keep their order: each needs what those before it need.
+    return [lot for _, lot in sorted(found, key=lambda one: one[0])]
+
+
+def parts(plan: Plan, table: pa.Table) -> tuple[list[Part], NDArray[np.int64]]:
+    """The keys of a table as they first come, and the numbers of its rows in the order of these and of time."""
+    codes = _whole(plan.key or "key", table.column(plan.key)).dictionary_encode()
+    by = pa.table([codes.indices, *map(table.column, plan.time)], ["key", *map(str, range(len(plan.time)))])
+    order = pc.sort_indices(by, [(name, "ascending") for name in by.column_names])
+
+    def time_of(place: int) -> tuple[Any, ...]:
+        return tuple(_value(table.column(name)[order[place].as_py()]) for name in plan.time)
+
+    found = []
+    for start, end, code in runs("key", pa.chunked_array([codes.indices.take(order)])):
+        found.append(Part(codes.dictionary[code].as_py(), start, end, time_of(start), time_of(end - 1)))
+    return found, order.to_numpy().astype(np.int64)
+
+
+def _value(scalar: pa.Scalar) -> Any:
+    """A time that can be compared. Days and hours are counted: Python's own have no nanoseconds."""
+    return scalar.value if pa.types.is_temporal(scalar.type) else scalar.as_py()
+
+
+def taken(plan: Plan, table: pa.Table, rows: NDArray[np.int64]) -> pa.Table:
+    """Rows of a table by their numbers. Features go row by row: Arrow would take the numbers of its lists one by one."""
+    if plan.features in (plan.keep or ()):
+        return table.take(rows)
+    picked = matrix(plan.features, table.column(plan.features))[rows]
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(picked.ravel()), picked.shape[1])
+    return table.drop_columns([plan.features]).take(rows).append_column(plan.features, lists)
 
 
 def merge(states: Sequence[bytes]) -> bytes:

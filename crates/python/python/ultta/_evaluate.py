@@ -37,15 +37,25 @@ class Evaluation(dict[str, Any]):
         lines = [_flat(cell) for cell in self["summary"]]
         return frame({name: [line[name] for line in lines] for name in (lines[0] if lines else {})})
 
-    def _repr_html_(self) -> str:
+    def _table(self) -> list[list[str]]:
+        """A line per dataset, method and protocol, below the names of its columns."""
         names = ("protocol", "dataset", "method", "top1", "zero_shot_top1", "ece", "zero_shot_ece")
-        rows = ["".join(f"<th>{name}</th>" for name in names)]
+        lines = [list(names)]
         for cell in self["summary"]:
-            shown = (
-                f"{100 * cell[name]['mean']:.1f} %" if isinstance(cell[name], Mapping) else _escape(cell[name])
-                for name in names
-            )
-            rows.append("".join(f"<td>{value}</td>" for value in shown))
+            shown = (cell[name] for name in names)
+            lines.append([f"{100 * value['mean']:.1f} %" if isinstance(value, Mapping) else str(value) for value in shown])
+        return lines
+
+    def __repr__(self) -> str:
+        lines = self._table()
+        widths = [max(map(len, column)) for column in zip(*lines)]
+        table = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines]
+        return "\n".join([f"Evaluation: {len(self['runs'])} runs", *table])
+
+    def _repr_html_(self) -> str:
+        heads, *lines = self._table()
+        rows = ["".join(f"<th>{name}</th>" for name in heads)]
+        rows += ["".join(f"<td>{_escape(value)}</td>" for value in line) for line in lines]
         body = "".join(f"<tr>{row}</tr>" for row in rows)
         return f"<table><caption>Evaluation: {len(self['runs'])} runs</caption>{body}</table>"
 
@@ -89,6 +99,8 @@ def evaluate(
         if not files:
             raise ValueError("packs: expected at least 1, got none")
         names, orders = _list(methods), _list(protocols)
+        if isinstance(seeds, str):
+            raise TypeError(f"seeds: expected whole numbers, such as range(5), got the text {seeds!r}")
         numbers = [seeds] if isinstance(seeds, int) else list(seeds)
         bar = None
         if progress:

@@ -59,7 +59,7 @@ impl<'de> Visitor<'de> for RowReader<'_> {
     type Value = usize;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a row: a list of numbers")
+        f.write_str("a row: a list of numbers, as in [[…], …]")
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut numbers: A) -> Result<usize, A::Error> {

@@ -153,7 +153,11 @@ impl Owner {
 
     /// Why a sound label is not used.
     fn no_use(&self) -> &'static str {
-        if self.session.learning() { "the method has no use for labels" } else { "learning is stopped" }
+        if self.session.learning() {
+            "the method has no use for labels"
+        } else {
+            "learning is stopped; send it again once the stream learns"
+        }
     }
 
     /// Refuses labels for samples of another generation. `source` is there if the ids are another stream's.

@@ -99,8 +99,17 @@ async fn answer(
             (samples, query.extent(), None)
         }
         other => {
+            let advice = match other {
+                kind if kind.starts_with("image/") || kind == "multipart/form-data" => {
+                    "; pictures go to `…/pictures`"
+                }
+                "application/x-www-form-urlencoded" => {
+                    "; that is curl's own, tell it -H 'content-type: application/json'"
+                }
+                _ => "",
+            };
             return Err(Problem::unsupported(format!(
-                "expected application/json, application/octet-stream or application/x-ndjson, got {other:?}"
+                "expected application/json, application/octet-stream or application/x-ndjson, got {other:?}{advice}"
             )));
         }
     };

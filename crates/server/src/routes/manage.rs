@@ -98,7 +98,12 @@ pub fn spec(
             Head::from_bytes(&bytes)?
         }
         (None, None, Some(name)) => head_of(name)?,
-        _ => return Err(Problem::invalid("expected exactly one of head, head_base64 and head_of")),
+        _ => {
+            return Err(Problem::invalid(
+                "expected exactly one of head (prototypes, classes, logit_scale), head_base64 (the bytes of a head file) and head_of (the name \
+             of another stream)",
+            ));
+        }
     };
     Ok(StreamSpec { head, config, durability: request.durability, group: request.group })
 }

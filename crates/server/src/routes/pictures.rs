@@ -75,7 +75,10 @@ async fn answer_pictures(
         "multipart/form-data" => from_multipart(request).await?,
         "application/json" => {
             let bytes = read(request.into_body(), limits.body_bytes, limits.request_seconds).await?;
-            let request: PicturesRequest = aside(bytes.len(), || json(&bytes))?;
+            let request: PicturesRequest =
+                aside(bytes.len(), || json(&bytes)).map_err(|problem: Problem| {
+                    problem.with_advice("`features`", "; features go to `…/classify`")
+                })?;
             if let Some(names) = request.refs.as_ref().filter(|r| r.len() != request.pictures.len()) {
                 let (expected, got) = (request.pictures.len(), names.len());
                 return Err(ultta::Error::Shape { what: ultta::What::Other("refs"), expected, got }.into());
@@ -100,7 +103,7 @@ async fn answer_pictures(
         }
         other => {
             return Err(Problem::unsupported(format!(
-                "expected a picture, multipart/form-data or application/json, got {other:?}"
+                "expected a picture, multipart/form-data or application/json, got {other:?}; name the picture's type: -H 'content-type: image/png'"
             )));
         }
     };

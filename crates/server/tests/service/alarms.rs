@@ -227,6 +227,10 @@ fn a_feed_that_ceases_is_told_and_one_that_comes_back_is_well() {
         (&silent["alarms"][0]["kind"], silent["alarms"].as_array().unwrap().len()),
         (&json!("silent"), 1)
     );
+    // Acknowledged is seen, not mended.
+    let (_, known) = service.post("/v1/streams/default/acknowledge", &json!({}));
+    assert_eq!((&known["alarms"][0]["open"], &known["verdict"]["level"]), (&json!(false), &json!("watch")));
+    assert!(known["verdict"]["reason"].as_str().unwrap().contains("acknowledged, and goes on"), "{known}");
     service.classify(&rows(5));
     assert_eq!(stream(&service)["alarms"][0]["open"], false);
     service.stop();

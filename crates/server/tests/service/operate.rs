@@ -98,7 +98,10 @@ fn a_label_that_is_not_used_says_why() {
     assert_eq!(give("default", json!({"id": id, "label": 1})).0, "taken");
     // A frozen stream takes no labels in, but gives them back.
     assert_eq!(service.post("/v1/streams/default/freeze", &json!({})).0, 200);
-    assert_eq!(give("default", json!({"id": id, "label": 2})), unused("learning is stopped"));
+    assert_eq!(
+        give("default", json!({"id": id, "label": 2})),
+        unused("learning is stopped; send it again once the stream learns")
+    );
     assert_eq!(give("default", withdraw), ("taken".to_string(), None));
     service.ensure("frozen", "zero-shot");
     let answer = service.post("/v1/streams/frozen/classify", &json!({"features": [row]})).1;

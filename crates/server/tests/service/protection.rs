@@ -150,8 +150,27 @@ fn malformed_bodies_are_refused_and_change_nothing() {
     }
     assert_eq!(service.post("/v1/streams/none/classify", &json!({})).0, 404);
     assert_eq!(service.get("/nothing").0, 404);
+    let answer = service.agent.get(service.url(CLASSIFY)).call().unwrap();
+    assert_eq!((answer.status().as_u16(), answer.headers()["allow"].to_str().unwrap()), (405, "POST"));
     let (status, problem) = service.get(CLASSIFY);
     assert_eq!((status, &problem["title"]), (405, &json!("method not allowed")));
+    assert!(problem["detail"].as_str().unwrap().contains("the header `allow`"), "{problem}");
+    // What goes elsewhere is told where.
+    for (kind, body, told) in [
+        ("image/png", &b"x"[..], "pictures go to `…/pictures`"),
+        ("application/x-www-form-urlencoded", &b"{}"[..], "tell it -H 'content-type: application/json'"),
+        ("application/json", &b"{\"features\": [1.0, 0.0]}"[..], "a row: a list of numbers, as in [[…], …]"),
+    ] {
+        let (_, bytes, _) = service.send_raw(CLASSIFY, &[("content-type", kind)], body);
+        let text = String::from_utf8_lossy(&bytes);
+        assert!(text.contains(told), "{told:?} is missing: {text}");
+    }
+    let (status, problem) = service.post("/v1/streams", &json!({"name": "cam1"}));
+    assert!(
+        status == 422
+            && problem["detail"].as_str().unwrap().contains("head_base64 (the bytes of a head file)"),
+        "{problem}"
+    );
     let (status, problem) = service.post(CLASSIFY, &json!({"features": [[1.0, 0.0, 0.0]]}));
     let detail = problem["detail"].as_str().unwrap();
     assert!(status == 422 && detail.contains("do both come from one encoder?"), "{problem}");

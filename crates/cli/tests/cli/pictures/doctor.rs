@@ -62,6 +62,8 @@ fn the_doctor_finds_what_is_wrong() {
     assert!(out.code == 2 && out.stdout.contains("pictures can be read") && out.stdout.contains("empty"));
     let model = place.run(&["doctor", "--check-model"]).success();
     assert!(model.stdout.contains("parity vector") && model.stdout.contains("colours"), "{}", model.stdout);
+    let tiny = place.run(&["doctor", "--check-model", "--model", "tiny"]).success().stdout;
+    assert!(tiny.contains("ships with the program") && !tiny.contains("colours recognised"), "{tiny}");
     place.run(&["encode", "photos", "--out", "f.safetensors", "-q"]).success();
     place.run(&["head", "--labels", "dog,cat,red fox", "--out", "h.safetensors", "-q"]).success();
     let both = place.run(&["doctor", "--features", "f.safetensors", "--head", "h.safetensors"]);
@@ -102,7 +104,11 @@ fn the_doctor_finds_what_is_wrong() {
     std::fs::write(place.path("zero.safetensors"), &bytes).unwrap();
     let out = place.run(&["doctor", "--features", "zero.safetensors"]);
     assert!(out.stdout.contains("row 3 is all zeros"), "{}", out.stdout);
-    assert_eq!(place.run(&["doctor"]).code, 2);
+    bytes[start + row..start + row + 4].copy_from_slice(&f32::NAN.to_le_bytes());
+    std::fs::write(place.path("nan.safetensors"), &bytes).unwrap();
+    let out = place.run(&["doctor", "--features", "nan.safetensors"]);
+    assert!(out.code == 2 && out.stdout.contains("row 3 holds values that are not finite"), "{}", out.stdout);
+    place.run(&["doctor"]).refused(&["what shall be checked? give --check-model, --head, --features"]);
     // A features file in the place of pictures is told where it goes.
     place.run(&["doctor", "zero.safetensors"]).refused(&[
         "zero.safetensors is no picture",

@@ -197,7 +197,7 @@ fn rust_http_and_the_command_line_give_the_same_answers() {
     assert_eq!(seen(), 500);
     let told = client(&["status"]);
     for words in [
-        "stream          default",
+        &format!("stream          default at {url}\n"),
         "learning        yes",
         "500 rows",
         "zero-shot",
@@ -249,10 +249,16 @@ fn rust_http_and_the_command_line_give_the_same_answers() {
     assert_eq!(client(&["--stream", "again", "freeze"]), "again: frozen, 500 rows kept\n");
     let told = client(&["--stream", "again", "status"]);
     assert!(told.contains("verdict         watch: ") && told.contains("next            "), "{told}");
-    assert_eq!(client(&["--stream", "again", "unfreeze"]), "again: learning, 500 rows kept\n");
+    let told = client(&["--stream", "again", "reset"]);
+    assert_eq!(told, "again: back to the start, generation 1; still frozen (`ultta client unfreeze`)\n");
+    assert_eq!(client(&["--stream", "again", "acknowledge"]), "again: acknowledged, verdict watch\n");
+    assert_eq!(client(&["--stream", "again", "unfreeze"]), "again: learning, 0 rows kept\n");
     let frozen: Value = serde_json::from_str(&client(&["--stream", "again", "freeze", "--json"])).unwrap();
     assert_eq!(frozen["status"]["learning"], false);
-    assert_eq!(client(&["--stream", "again", "reset"]), "again: back to the start, generation 1\n");
+    assert_eq!(
+        client(&["--stream", "again", "reset"]),
+        "again: back to the start, generation 2; still frozen (`ultta client unfreeze`)\n"
+    );
     assert!(client(&["reset", "--help"]).contains("ultta client snapshot"));
     // During the warm-up no figures of the last update are shown: there was none.
     let told = client(&["--stream", "again", "status"]);
@@ -275,7 +281,14 @@ fn rust_http_and_the_command_line_give_the_same_answers() {
     };
     unused(&["correct", "--withdraw", "3"], "there was no label");
     client(&["freeze"]);
-    unused(&["correct", "3=1"], "learning is stopped");
+    unused(&["correct", "3=1"], "learning is stopped; send it again once the stream learns");
+    unused(&["feedback", "3=1"], "learning is stopped");
+    let frozen = Command::new(ULTTA)
+        .args(["client", "--url", &url, "classify", npy.to_str().unwrap()])
+        .output()
+        .unwrap();
+    let told = String::from_utf8(frozen.stderr).unwrap();
+    assert!(frozen.status.success() && told.matches("warning: nothing was learnt").count() == 1, "{told}");
     client(&["unfreeze"]);
     let layer = folder.path().join("layer.npz");
     assert!(client(&["export", "--out", layer.to_str().unwrap()]).contains("bytes"));
@@ -283,7 +296,7 @@ fn rust_http_and_the_command_line_give_the_same_answers() {
     let kept = client(&["snapshot", "--label", "x"]);
     assert!(kept.starts_with("default: snapshot x kept, ") && kept.ends_with(" bytes\n"), "{kept}");
     assert!(client(&["snapshot", "--label", "y", "--json"]).contains("\"y\""));
-    assert_eq!(client(&["rollback", "x"]), "default: back at snapshot x, 500 rows, generation 1\n");
+    assert_eq!(client(&["rollback", "x"]), "default: back at snapshot x, 1000 rows, generation 1\n");
     let made =
         client(&["create", "--stream", "second", "--head", head.to_str().unwrap(), "--preset", "paper"]);
     assert!(made.starts_with("second: created, ") && made.lines().count() == 1, "{made}");
@@ -305,6 +318,14 @@ fn rust_http_and_the_command_line_give_the_same_answers() {
         let advised = String::from_utf8_lossy(&refused.stderr).contains("(--generation N)");
         assert_eq!(advised, generation.is_empty(), "{refused:?}");
     }
+    let picture = folder.path().join("a.png");
+    std::fs::write(&picture, b"\x89PNG\r\n").unwrap();
+    let refused = Command::new(ULTTA)
+        .args(["client", "--url", &url, "classify", picture.to_str().unwrap()])
+        .output()
+        .unwrap();
+    let text = String::from_utf8(refused.stderr).unwrap();
+    assert!(text.contains("is a picture") && text.contains("/v1/streams/default/pictures\n"), "{text}");
     // An address without its scheme is understood, and examples have it whole; curl is the language unless another is named.
     let plain = url.strip_prefix("http://").unwrap();
     let short = Command::new(ULTTA).args(["client", "--url", plain, "example"]).output().unwrap();
@@ -336,7 +357,38 @@ fn a_missing_token_is_named_by_its_flag() {
     };
     let (code, text) = ask(&[]);
     assert!(code == Some(2) && text.contains("--token") && text.contains("ULTTA_TOKEN"), "{text}");
+    let (code, text) = ask(&["--token", "another-token"]);
+    assert!(
+        code == Some(2) && text.contains("that of --token or ULTTA_TOKEN is none of the server's"),
+        "{text}"
+    );
     assert_eq!(ask(&["--token", "a-token-to-read-with"]).0, Some(0));
+    server.terminate();
+}
+
+#[test]
+fn a_certificate_that_is_not_known_is_told_and_can_be_made_known() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
+    let [cert, key] =
+        ["cert.pem", "key.pem"].map(|name| folder.path().join(name).to_str().unwrap().to_string());
+    std::fs::write(&cert, made.cert.pem()).unwrap();
+    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    let server = Server::start(folder.path(), &["--tls-cert", &cert, "--tls-key", &key]);
+    let port = server.address.rsplit(':').next().unwrap();
+    let ask = |scheme: &str, flags: &[&str]| {
+        let url = format!("{scheme}://localhost:{port}");
+        let mut command = Command::new(ULTTA);
+        let output = command.args(["client", "--url", &url, "status"]).args(flags).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, text) = ask("https", &[]);
+    assert!(code == Some(1) && text.contains("--cacert FILE names the authority"), "{text}");
+    let (code, text) = ask("http", &[]);
+    assert!(code == Some(1) && text.contains("does it speak TLS (https://)?"), "{text}");
+    let (code, text) = ask("https", &["--cacert", &key]);
+    assert!(code == Some(2) && text.contains("expected certificates (PEM), got none"), "{text}");
+    assert_eq!(ask("https", &["--cacert", &cert]), (Some(0), String::new()));
     server.terminate();
 }
 

@@ -200,7 +200,7 @@ impl Default for Advanced {
             prior_record_decay: 0.985,
             prior_head_start: 6.0,
             prior_kl_max: f64::INFINITY,
-            sharpen_share: 0.7,
+            sharpen_share: 1.0,
             match_window: 1024,
             match_power: 0.7,
             margin_share: 1.0,
@@ -212,7 +212,7 @@ impl Default for Advanced {
             scene_near: 0.25,
             correctable: 1024,
             restart_at: 3.0,
-            frozen_share: 0.1,
+            frozen_share: 0.3,
             floor: 0.01,
         }
     }

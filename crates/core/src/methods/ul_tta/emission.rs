@@ -17,10 +17,11 @@ const BIASED_SHARE: f64 = 3.0;
 const MOST_FROZEN: f64 = 0.5;
 
 impl UlTta {
-    /// The frozen share before ties are looked at: the setting, and more under a head that favours some classes.
+    /// The frozen share before ties are looked at: the setting as far as the halves disagree, and more under a head that
+    /// favours some classes.
     pub(super) fn wanted_frozen_share(&self) -> f32 {
         let biased = (self.prior.background.bias - BIASED[0]) / (BIASED[1] - BIASED[0]);
-        let share = self.config.advanced.frozen_share;
+        let share = self.config.advanced.frozen_share * (1.0 - self.image.opinion.agreement());
         (share * (1.0 + (BIASED_SHARE - 1.0) * biased.clamp(0.0, 1.0))).min(MOST_FROZEN) as f32
     }
 

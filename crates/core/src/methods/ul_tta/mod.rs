@@ -38,8 +38,9 @@
 //! −log p ≤ −log p_frozen + log 1/((1 − floor) w)      −log p ≤ −log p_adapted + log 1/((1 − floor)(1 − w))
 //! ```
 //!
-//! w is larger, up to three times, under a head that favours some classes (its *bias*, `background.rs`), because there whole
-//! runs are wrong. Where the mixture would prefer another class to the answer, w is lowered on that sample, which loosens the
+//! w is the setting times the share of samples on which the two halves of the dimensions disagree (`opinion.rs`): a head that
+//! is often wrong keeps its doubts. It is up to three times that under a head that favours some classes (its *bias*,
+//! `background.rs`), because there whole runs are wrong. Where the mixture would prefer another class to the answer, w is lowered on that sample, which loosens the
 //! first bound there: the answer is always the most probable class. The *floor* bounds what any sure and wrong answer
 //! costs: −log p ≤ log(C / floor).
 //!
@@ -341,14 +342,18 @@ impl UlTta {
         admitted
     }
 
-    /// Keeps the records of the image evidence. Evidence that misleads for long is dropped.
+    /// Asks the halves for their opinion, and keeps the records of the image evidence. Evidence that misleads for long is
+    /// dropped.
     fn judge(&mut self, z: &[f32], answered: &Answered, work: &mut Work) {
+        if self.evidence.is_some() && Opinion::is_due(self.seen - 1) {
+            self.halve(z, answered.tau_pred, work);
+            self.image.opinion.compare(&work.halves, &work.candidate_prior);
+            if answered.has_image && self.image.scale > 0.0 {
+                self.image.opinion.judge(&work.halves, self.image.scale as f32, self.tempo());
+            }
+        }
         if !answered.has_image {
             return;
-        }
-        if self.image.scale > 0.0 && Opinion::is_due(self.image.judged) {
-            self.halve(z, answered.tau_pred, work);
-            self.image.opinion.judge(&work.halves, self.image.scale as f32, self.tempo());
         }
         let Work { candidate_text, candidate_prior, image, .. } = work;
         self.image.judge(candidate_text, candidate_prior, image, &answered.lump);

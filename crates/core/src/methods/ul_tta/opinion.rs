@@ -14,6 +14,10 @@
 //! model's own bias in both halves and so rather keeps what the frozen model says: where it approves of a change, there
 //! is a reason. Without it the evidence changed answers to no purpose where it had nothing to add, as under heads whose
 //! prototypes are means of pictures.
+//!
+//! **Agreement.** How often the frozen model names the same class from either half tells how right it is, whatever its scale:
+//! where the halves disagree, more of the frozen probabilities is emitted (`emission.rs`). Where prototypes are frozen nothing is
+//! asked, and half of the samples count as agreed on.
 
 use crate::kernels::exp;
 
@@ -23,17 +27,27 @@ const WEIGHTS: [f32; 6] = [0.125, 0.25, 0.5, 1.0, 2.0, 4.0];
 /// Half-life of the gains, in samples that were judged.
 const HALF_LIFE: f64 = 512.0;
 
-/// Every sample is judged while fewer than the first number were, then one in the second: by then more tells little.
-const DENSE: u64 = 1024;
+/// Every sample is asked about while fewer than the first number were seen, then one in the second: by then more tells little.
+const DENSE: u64 = 1280;
 const STRIDE: u64 = 4;
 
-/// Numbers of an opinion in a file.
-pub(super) const LEN: usize = WEIGHTS.len();
+/// Half-life of the agreement, in samples that were asked about.
+const AGREEMENT_HALF_LIFE: f64 = 4096.0;
 
-/// The running sum of the gains under each weight.
+/// So many samples, of which half agree, are taken for seen at the start.
+const SUPPOSED: f64 = 3.0;
+
+/// Numbers of an opinion in a file.
+pub(super) const LEN: usize = WEIGHTS.len() + 2;
+
+/// What the halves said so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Opinion {
+    /// The running sum of the gains under each weight.
     gains: [f64; WEIGHTS.len()],
+    /// Samples on which the halves of the frozen model agreed, and all that were asked about; both fade.
+    agreed: f64,
+    asked: f64,
 }
 
 /// A candidate class in both halves: frozen logit with the prior, and image score.
@@ -44,9 +58,23 @@ pub(super) struct Halves {
 }
 
 impl Opinion {
-    /// Whether a sample is asked about, of which so many have been judged.
-    pub(super) fn is_due(judged: u64) -> bool {
-        judged < DENSE || judged.is_multiple_of(STRIDE)
+    /// Whether a sample is asked about, before which so many were seen.
+    pub(super) fn is_due(seen: u64) -> bool {
+        seen < DENSE || seen.is_multiple_of(STRIDE)
+    }
+
+    /// Share of the samples on which both halves of the frozen model name the same class.
+    pub(super) fn agreement(&self) -> f64 {
+        (self.agreed + 0.5 * SUPPOSED) / (self.asked + SUPPOSED)
+    }
+
+    /// Notes whether the halves of the frozen model agree on a sample; `prior` is the candidates' log(C π). A sample with a
+    /// single candidate has none to disagree on.
+    pub(super) fn compare(&mut self, candidates: &[Halves], prior: &[f32]) {
+        let named = |half: usize| best(candidates.iter().zip(prior).map(|(h, p)| h.text[half] - p));
+        let fade = 0.5f64.powf(1.0 / AGREEMENT_HALF_LIFE);
+        self.agreed = fade * self.agreed + f64::from(u8::from(named(0) == named(1)));
+        self.asked = fade * self.asked + 1.0;
     }
 
     /// The weight that the evidence has earned.
@@ -65,21 +93,17 @@ impl Opinion {
     pub(super) fn judge(&mut self, candidates: &[Halves], scale: f32, samples: f64) {
         let mut gains = [0.0; WEIGHTS.len()];
         for half in 0..2 {
-            let answer = |weight: f32| {
-                let score = |h: &Halves| h.text[half] + weight * scale * h.image[half];
-                let better =
-                    |best: (usize, f32), (i, s): (usize, f32)| if s > best.1 { (i, s) } else { best };
-                candidates.iter().map(score).enumerate().fold((0, f32::NEG_INFINITY), better).0
-            };
+            let answer =
+                |weight: f32| best(candidates.iter().map(|h| h.text[half] + weight * scale * h.image[half]));
             let frozen = answer(0.0);
             // Scores are lines in the weight, and a line that is the highest at two weights is so between them.
             if answer(WEIGHTS[WEIGHTS.len() - 1]) == frozen {
                 continue;
             }
             let judge = |h: &Halves| h.text[1 - half];
-            let best = candidates.iter().map(judge).fold(f32::NEG_INFINITY, f32::max);
-            let all: f32 = candidates.iter().map(|h| exp(judge(h) - best)).sum();
-            let says = |i: usize| (exp(judge(&candidates[i]) - best) / all) as f64;
+            let top = candidates.iter().map(judge).fold(f32::NEG_INFINITY, f32::max);
+            let all: f32 = candidates.iter().map(|h| exp(judge(h) - top)).sum();
+            let says = |i: usize| (exp(judge(&candidates[i]) - top) / all) as f64;
             for (gain, weight) in gains.iter_mut().zip(WEIGHTS) {
                 *gain += 0.5 * (says(answer(weight)) - says(frozen));
             }
@@ -91,18 +115,29 @@ impl Opinion {
     }
 
     pub(super) fn numbers(&self) -> [f64; LEN] {
-        self.gains
+        let [a, b, c, d, e, f] = self.gains;
+        [a, b, c, d, e, f, self.agreed, self.asked]
     }
 
     /// From numbers; what is missing is 0.
     pub(super) fn from_numbers(numbers: &[f64]) -> Self {
-        Self { gains: std::array::from_fn(|i| numbers.get(i).copied().unwrap_or(0.0)) }
+        let number = |i: usize| numbers.get(i).copied().unwrap_or(0.0);
+        let gains = std::array::from_fn(number);
+        Self { gains, agreed: number(WEIGHTS.len()), asked: number(WEIGHTS.len() + 1) }
     }
 
     /// Whether values read from a file are possible.
     pub(super) fn is_sound(&self) -> bool {
         self.gains.iter().all(|gain| gain.abs() <= 1e9)
+            && (0.0..=1e9).contains(&self.asked)
+            && (0.0..=self.asked * (1.0 + 1e-9)).contains(&self.agreed)
     }
+}
+
+/// Index of the highest score, the first of equals.
+fn best(scores: impl Iterator<Item = f32>) -> usize {
+    let better = |best: (usize, f32), (i, s): (usize, f32)| if s > best.1 { (i, s) } else { best };
+    scores.enumerate().fold((0, f32::NEG_INFINITY), better).0
 }
 
 #[cfg(test)]
@@ -122,6 +157,20 @@ mod tests {
         assert_eq!(asked(3.0).earned(), 2.0, "the least weight that changes the first half");
         assert_eq!(asked(-3.0).earned(), 0.0);
         assert_eq!(Opinion::default().earned(), 0.0);
+    }
+
+    #[test]
+    fn halves_agree_or_not_whatever_the_prior() {
+        let class = |text| Halves { text, image: [0.0; 2] };
+        let mut opinion = Opinion::default();
+        assert_eq!(opinion.agreement(), 0.5, "nothing is known");
+        // The prior adds 5 to class 1 in both halves: without it the first half is for class 0.
+        (0..400).for_each(|_| opinion.compare(&[class([1.0, 0.0]), class([5.0, 6.0])], &[0.0, 5.0]));
+        assert!(opinion.agreement() < 0.01, "{opinion:?}");
+        (0..8000).for_each(|_| opinion.compare(&[class([1.0, 0.0]), class([0.0, -1.0])], &[0.0; 2]));
+        assert!(opinion.agreement() > 0.95, "{opinion:?}");
+        assert!(opinion.is_sound());
+        assert!(!Opinion::from_numbers(&[0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 2.0, 1.0]).is_sound());
     }
 
     #[test]
