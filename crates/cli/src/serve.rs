@@ -195,6 +195,8 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     let (tls, port) = (config.tls_cert.is_some(), config.port);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
+        // Before anything is told: whoever reads the address may stop the server at once.
+        let mut stop = Stop::new()?;
         let stream = spec.map(|spec| (args.stream.as_str(), spec));
         let server = match Server::start_with(config, encoder, stream).await {
             Err(ServerError::Stream(reason)) => return usage(format!("{reason}{}", advice(&reason))),
@@ -208,10 +210,7 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         writeln!(std::io::stdout(), "listening on {}", server.address())?;
         let page = url(server.address(), tls);
         let _ = writeln!(std::io::stdout(), "page: {page}/  API: {page}/docs");
-        tokio::select! {
-            done = tokio::signal::ctrl_c() => done?,
-            done = terminated() => done?,
-        }
+        stop.asked().await?;
         server.stop().await;
         Ok(ExitCode::SUCCESS)
     })
@@ -241,16 +240,37 @@ fn url(address: std::net::SocketAddr, tls: bool) -> String {
     }
 }
 
-/// Waits for SIGTERM.
-#[cfg(unix)]
-async fn terminated() -> std::io::Result<()> {
-    tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?.recv().await;
-    Ok(())
+/// SIGINT and SIGTERM, from the moment it is made: until then they end the program as it is.
+struct Stop {
+    #[cfg(unix)]
+    signals: [tokio::signal::unix::Signal; 2],
 }
 
-#[cfg(not(unix))]
-async fn terminated() -> std::io::Result<()> {
-    std::future::pending().await
+impl Stop {
+    #[cfg(unix)]
+    fn new() -> std::io::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Self { signals: [signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?] })
+    }
+
+    #[cfg(not(unix))]
+    fn new() -> std::io::Result<Self> {
+        Ok(Self {})
+    }
+
+    #[cfg(unix)]
+    async fn asked(&mut self) -> std::io::Result<()> {
+        let [interrupt, terminate] = &mut self.signals;
+        tokio::select! {
+            _ = interrupt.recv() => Ok(()),
+            _ = terminate.recv() => Ok(()),
+        }
+    }
+
+    #[cfg(not(unix))]
+    async fn asked(&mut self) -> std::io::Result<()> {
+        tokio::signal::ctrl_c().await
+    }
 }
 
 /// What flags, environment and file ask for.

@@ -165,3 +165,37 @@ fn idle_connections_leave_files_for_the_logs() {
     drop(idle);
     server.terminate();
 }
+
+/// Whoever reads the address may stop the server at once: it heeds that before it tells the address.
+#[cfg(target_os = "linux")]
+#[test]
+fn it_can_be_stopped_as_soon_as_it_says_that_it_listens() {
+    const TERMINATE: u64 = 1 << 14;
+    let folder = tempfile::tempdir().unwrap();
+    let head = folder.path().join("head.safetensors");
+    simulator().head().save(&head).unwrap();
+    // There is no room in the pipe yet, so it cannot get further than that.
+    let (mut told, mut out) = std::io::pipe().unwrap();
+    out.write_all(&[b' '; 1 << 16]).unwrap();
+    let mut command = Command::new(ULTTA);
+    command
+        .args(["serve", "--port", "0", "--head"])
+        .arg(head)
+        .arg("--data-dir")
+        .arg(folder.path().join("data"));
+    let mut child = command.env("ULTTA_LOG", "off").stdout(out).spawn().unwrap();
+    drop(command);
+    let started = Instant::now();
+    let heeded = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+        u64::from_str_radix(caught.trim(), 16).unwrap() & TERMINATE != 0
+    };
+    while !heeded() {
+        assert!(started.elapsed() < Duration::from_secs(20), "it cannot be stopped");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Command::new("kill").arg(child.id().to_string()).status().unwrap();
+    std::io::copy(&mut told, &mut std::io::sink()).unwrap();
+    assert!(child.wait().unwrap().success());
+}
