@@ -62,7 +62,9 @@ fn the_doctor_finds_what_is_wrong() {
     assert!(out.code == 2 && out.stdout.contains("pictures can be read") && out.stdout.contains("empty"));
     let model = place.run(&["doctor", "--check-model"]).success();
     assert!(model.stdout.contains("parity vector") && model.stdout.contains("colours"), "{}", model.stdout);
-    let tiny = place.run(&["doctor", "--check-model", "--model", "tiny"]).success().stdout;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ultta"));
+    let tiny = command.args(["doctor", "--check-model", "--model", "tiny"]).output().unwrap();
+    let tiny = String::from_utf8(tiny.stdout).unwrap();
     assert!(tiny.contains("ships with the program") && !tiny.contains("colours recognised"), "{tiny}");
     place.run(&["encode", "photos", "--out", "f.safetensors", "-q"]).success();
     place.run(&["head", "--labels", "dog,cat,red fox", "--out", "h.safetensors", "-q"]).success();
