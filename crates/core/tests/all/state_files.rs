@@ -312,6 +312,25 @@ fn wrong_lengths_and_types_are_refused() {
 }
 
 #[test]
+fn states_of_before_the_doubt_are_read() {
+    let world = World::new(2, 24, 12.0);
+    let mut session = world.session(&Config::default());
+    session.step(&world.rows(300, 6)).unwrap();
+    let mut state = session.state();
+    for (key, tensor) in state.tensors.iter_mut().filter(|(key, _)| key.ends_with("local.prior.records")) {
+        println!("{key}");
+        *tensor = resized(tensor, -1);
+    }
+    let mut earlier = world.session(&Config::default());
+    earlier.load(&state).unwrap();
+    earlier.step(&world.rows(300, 7)).unwrap();
+    let Tensor::F64(records) = &earlier.state().tensors["local.prior.records"] else {
+        panic!("records are f64")
+    };
+    assert_eq!(records.len(), 11, "π⁰, five counts, four stays, the doubt");
+}
+
+#[test]
 fn values_that_are_not_finite_are_refused() {
     let (_, config, state) = all_saved().remove(0);
     let session = learnt(&config);

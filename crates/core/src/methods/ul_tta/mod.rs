@@ -12,6 +12,7 @@
 //! | v_c(z) | score of the image against the stream's own class means, the *evidence* | `evidence.rs` |
 //! | π_c | class prior of the stream, a mixture of *experts* that count or filter | `prior.rs`, `experts.rs`, `neighbours.rs` |
 //! | lift, bias | which classes the head favours, and how much it favours any | `background.rs` |
+//! | doubt | with few classes: what lasts may be the head, not the stream | `doubt.rs` |
 //! | shares | how an admitted sample is shared among the classes it teaches | `shares.rs` |
 //! | p | what is emitted: adapted and frozen probabilities | `emission.rs` |
 //! | τ_pred | how sharp the frozen logits are beside what was learnt | `sharpness.rs` |
@@ -74,6 +75,7 @@ mod arrival;
 mod background;
 mod config;
 mod corrections;
+mod doubt;
 mod emission;
 mod evidence;
 mod experts;

@@ -27,11 +27,15 @@
 //! **Lift.** Counts and frozen posterior are multiplied by the lift of the *background* (`background.rs`) before they are
 //! compared: a class that the head favours, and that wins often for this reason, is held down.
 //!
+//! **Doubt.** With up to five classes the background is blind or nearly so; there one more expert takes weight from the others
+//! for π⁰ where what they foretell is the mix of the whole stream and no more (`doubt.rs`).
+//!
 //! All priors are kept as ratios to π⁰.
 
 use super::background::Background;
 use super::config::DefaultConfig;
 use super::corrections::IN_PRIOR;
+use super::doubt;
 use super::experts::{Expert, Shares};
 use super::neighbours::Neighbours;
 use crate::kernels::{Line, TOGETHER, Voices, Weighed, blend, exp, fill, ln, none_above_one};
@@ -45,8 +49,8 @@ pub(super) const MAX_EXPERTS: usize = 16;
 /// Most probabilities of staying in the settings.
 pub(super) const MAX_STAYS: usize = 8;
 
-/// All experts, with the one that stays at π⁰.
-const MAX_ALL: usize = 1 + MAX_EXPERTS + MAX_STAYS;
+/// All experts, with the one that stays at π⁰ and the doubt.
+const MAX_ALL: usize = 2 + MAX_EXPERTS + MAX_STAYS;
 
 /// Share of the moves that go near; the others go anywhere.
 const NEAR: f64 = 0.3;
@@ -86,7 +90,9 @@ pub(super) struct Prior {
     stay: Vec<f32>,
     near: Vec<f32>,
     neighbours: Neighbours,
-    /// The records: of the expert that stays at π⁰ first, then one per half-life, then one per h.
+    /// The logarithm of the doubt's weight at the start, where there are few classes.
+    doubt: Option<f64>,
+    /// The records: of the expert that stays at π⁰ first, then one per half-life, then one per h, and the doubt's last.
     records: Vec<f64>,
     /// KL(π‖π⁰) as of the last update.
     kl: f64,
@@ -114,6 +120,7 @@ impl Prior {
             if config.prior.frozen { (&[], &[]) } else { (&a.prior_half_lives, &a.prior_stays) };
         let expert = |h: f64| Expert::new(h, a.prior_smoothing, classes);
         let zone = a.prior_dead_zone.exp();
+        let doubt = doubt::start(classes).filter(|_| !half_lives.is_empty());
         Self {
             zone: [zone as f32, (1.0 / zone) as f32],
             record_decay: a.prior_record_decay,
@@ -129,7 +136,8 @@ impl Prior {
             stay: vec![1.0; classes],
             near: vec![1.0; classes],
             neighbours: Neighbours::new(classes),
-            records: vec![0.0; 1 + half_lives.len() + stays.len()],
+            records: vec![0.0; 1 + half_lives.len() + stays.len() + usize::from(doubt.is_some())],
+            doubt,
             kl: 0.0,
         }
     }
@@ -177,6 +185,11 @@ impl Prior {
             }
         }
         let (lift, zone) = (&self.background.lift, self.zone);
+        if let (Some(_), Some(slowest), Some(last)) =
+            (self.doubt, self.experts.last(), work.foretold.last_mut())
+        {
+            *last = doubt::foretold(slowest, lift, &self.base, text);
+        }
         for (k, (expert, [mass, hit])) in self.experts.iter().zip(sums).enumerate() {
             let mean = mass as f64 / c as f64;
             work.foretold[k + 1] = hit as f64 * norm / mean;
@@ -257,12 +270,13 @@ impl Prior {
         (sums, all)
     }
 
-    /// The experts' weights: softmax of their records.
+    /// The experts' weights: softmax of their records. The doubt's goes to the expert that stays at π⁰.
     fn weights(&self) -> [f64; MAX_ALL] {
         let n = self.records.len();
         let mut mixed = [0.0; MAX_ALL];
         mixed[..n].copy_from_slice(&self.records);
         mixed[0] += self.head_start;
+        mixed[n - 1] += self.doubt.unwrap_or(0.0);
         let best = mixed[..n].iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let mut sum = 0.0;
         for w in &mut mixed[..n] {
@@ -270,6 +284,9 @@ impl Prior {
             sum += *w;
         }
         mixed[..n].iter_mut().for_each(|w| *w /= sum);
+        if self.doubt.is_some() {
+            mixed[0] += std::mem::take(&mut mixed[n - 1]);
+        }
         mixed
     }
 
@@ -406,7 +423,10 @@ impl Prior {
             return Ok(());
         }
         self.kl = checked_counts("local.prior.kl", state, 1)?[0];
-        self.records = state.get_n::<f64>("local.prior.records", self.records.len())?.to_vec();
+        let (name, mut len) = ("local.prior.records", self.records.len());
+        // States of before the doubt have no record of it.
+        len -= usize::from(self.doubt.is_some() && state.get::<f64>(name)?.len() + 1 == len);
+        self.records[..len].copy_from_slice(state.get_n::<f64>(name, len)?);
         let all = self.experts.len() + self.background.counts.len();
         let counts = checked_counts("local.prior.counts", state, all * self.classes)?;
         let sums = checked_counts("local.prior.sums", state, all * 3)?;
@@ -448,6 +468,11 @@ mod tests {
         config
     }
 
+    fn without_doubt(mut prior: Prior) -> Prior {
+        prior.doubt = Some(f64::NEG_INFINITY);
+        prior
+    }
+
     #[test]
     fn a_missing_class_is_found_out_and_balance_stays_uniform() {
         let run = |labels: &dyn Fn(usize) -> usize| {
@@ -475,7 +500,7 @@ mod tests {
     fn a_class_that_comes_second_as_well_is_favoured_not_frequent() {
         let ratio = |others: f32, background: f64| {
             let config = config(|c| c.advanced.prior_background = background);
-            let mut prior = Prior::new(&config, 4, 1000.0);
+            let mut prior = without_doubt(Prior::new(&config, 4, 1000.0));
             let (mut work, mut out) = (PriorWork::default(), [0.0; 4]);
             for i in 0..400 {
                 let mut text = [0.05, 0.05, others, others];
@@ -529,6 +554,29 @@ mod tests {
         };
         let (even, skewed) = (lift(Vec::new()), lift(vec![0.9, 0.05, 0.05]));
         assert!(even.iter().zip(&skewed).all(|(a, b)| (a - b).abs() < 0.02), "{even:?} {skewed:?}");
+    }
+
+    /// A head that favours the first of two classes: seven samples in eight look like it. And runs of fifty.
+    #[test]
+    fn with_two_classes_what_lasts_may_be_the_head_and_runs_are_believed() {
+        let ratio = |sample: &dyn Fn(usize) -> [f32; 2], doubts: bool| {
+            let prior = Prior::new(&config(|_| ()), 2, 1000.0);
+            let mut prior = if doubts { prior } else { without_doubt(prior) };
+            let (mut work, mut out) = (PriorWork::default(), [0.0; 2]);
+            for i in 0..400 {
+                let text = sample(i);
+                prior.log_ratios(&text, &mut work, &mut out);
+                let sum: f32 = text.iter().zip(&work.mix).map(|(t, m)| t * m).sum();
+                let posterior: Vec<f32> = text.iter().zip(&work.mix).map(|(t, m)| t * m / sum).collect();
+                prior.learn(&mut work, &[0, 1], &posterior, &text, usize::from(text[1] == 1.0), &head(2));
+            }
+            work.mix[0] / work.mix[1]
+        };
+        let favoured = |i: usize| if i % 8 == 7 { [0.05, 1.0] } else { [1.0, 0.05] };
+        let (with, without) = (ratio(&favoured, true), ratio(&favoured, false));
+        assert!(with - 1.0 < 0.6 * (without - 1.0), "{with} {without}");
+        let runs = |i: usize| if (i / 50).is_multiple_of(2) { [0.05, 1.0] } else { [1.0, 0.05] };
+        assert!(ratio(&runs, true) > 10.0, "{}", ratio(&runs, true));
     }
 
     #[test]
