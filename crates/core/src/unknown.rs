@@ -244,8 +244,7 @@ impl Unknown {
         match &mut self.cost {
             Some(cost) => {
                 let scales = self.cone.as_ref().map_or([Scale::PLAIN; 2], |cone| cone.scales());
-                let image =
-                    Image { parts: parts.map(|part| part as f32), answer: seen.frozen.label as u32 };
+                let image = Image { parts: parts.map(|part| part as f32), answer: seen.frozen.label as u32 };
                 cost.push(image, sided, scales, self.config.cost);
             }
             None => self.scores.push(score as f32),

@@ -26,9 +26,12 @@ const WINDOW: usize = 2048;
 /// Nothing is unknown before this many images.
 const FIRST: usize = 32;
 
-/// The threshold is set anew after this many images; while the window holds fewer, after every 32nd. Fewer images do not
-/// tell strangers apart.
-const EVERY: usize = 128;
+/// Fewer images do not tell strangers apart.
+const ENOUGH: usize = 128;
+
+/// The threshold is set anew after this many images; before [`ENOUGH`] after every [`FIRST`], and in the first thousand after every
+/// 128th.
+const EVERY: usize = 256;
 
 /// Images that a fit looks at, at most.
 const FIT: usize = 512;
@@ -103,11 +106,16 @@ impl Cost {
         self.seen += 1;
         self.since += 1;
         self.window.push_back(image);
-        let later_half = (self.seen / 2).clamp(EVERY as u64, WINDOW as u64) as usize;
+        let later_half = (self.seen / 2).clamp(ENOUGH as u64, WINDOW as u64) as usize;
         while self.window.len() > later_half {
             self.window.pop_front();
         }
-        if self.since >= if self.seen <= EVERY as u64 { FIRST } else { EVERY } {
+        let every = match self.seen {
+            0..=128 => FIRST,
+            129..=1024 => ENOUGH,
+            _ => EVERY,
+        };
+        if self.since >= every {
             self.since = 0;
             self.threshold = Some(threshold(&self.window, scales, share, self.tells && sided));
         }
@@ -295,7 +303,7 @@ impl Mixture {
         }
         let pooled = (0.5 * mixture.deviations.iter().map(|d| d * d).sum::<f64>()).sqrt();
         let apart = (mixture.means[1] - mixture.means[0]) / pooled;
-        if mixture.shares[0] < MOST_STRANGERS && signals.len() >= EVERY {
+        if mixture.shares[0] < MOST_STRANGERS && signals.len() >= ENOUGH {
             mixture.strangers = ((apart - APART.0) / (APART.1 - APART.0)).clamp(0.0, 1.0);
         }
         mixture
@@ -458,6 +466,10 @@ mod tests {
         (0..127).for_each(|i| cost.push(image(i), true, [Scale::PLAIN; 2], 0.05));
         let centred = Scale { mean: 10.0, unit: 0.1 };
         cost.push(image(127), true, [centred, Scale::PLAIN], 0.05);
-        assert!(cost.threshold(true).is_some_and(|t| (-0.3..-0.05).contains(&t)), "{:?}", cost.threshold(true));
+        assert!(
+            cost.threshold(true).is_some_and(|t| (-0.3..-0.05).contains(&t)),
+            "{:?}",
+            cost.threshold(true)
+        );
     }
 }
