@@ -373,10 +373,14 @@ fn add(
 mod tests {
     use super::*;
 
-    /// The signal of a known image and of a stranger, as from a normal distribution.
+    /// The signal of a known image and of a stranger, as from a normal distribution: one is independent of the others.
     fn draw(i: usize, mean: f64) -> f64 {
-        let uniform =
-            |k: usize| ((i * 12 + k) as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) as f64 / u64::MAX as f64;
+        let uniform = |k: usize| {
+            let mut z = ((i * 12 + k) as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+            z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+            z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+            (z ^ (z >> 31)) as f64 / u64::MAX as f64
+        };
         (0..12).map(uniform).sum::<f64>() - 6.0 + mean
     }
 
