@@ -60,16 +60,6 @@ impl Scores {
         &mut self.data
     }
 
-    /// No rows yet, and room for this many.
-    pub(crate) fn with_room(rows: usize, classes: usize) -> Self {
-        Self { data: Vec::with_capacity(rows * classes), classes }
-    }
-
-    /// Appends a row, piece by piece.
-    pub(crate) fn append_row(&mut self, pieces: impl FnOnce(&mut Vec<f32>)) {
-        pieces(&mut self.data);
-    }
-
     /// Makes room for this many rows. Their values are unspecified until they are written.
     pub(crate) fn resize(&mut self, rows: usize, classes: usize) {
         self.classes = classes;

@@ -37,6 +37,7 @@ impl UlTta {
         prediction: &mut Prediction,
     ) {
         let &Answered { answer, summary, tau, matched, frozen_share, frozen_prob, .. } = answered;
+        let row = prediction.answers.len();
         prediction.answers.push(answer);
         prediction.tau_cal.push(if prediction.calibrated.is_some() { 1.0 } else { tau });
         if prediction.calibrated.is_none() && prediction.probs.is_none() {
@@ -53,10 +54,10 @@ impl UlTta {
         let even = floor / tempered.len() as f32;
         let of = [adapted, frozen, even];
         if let Some(probs) = &mut prediction.probs {
-            probs.append_row(|row| append_mixed(of, tempered, weights, row));
+            mix(of, tempered, weights, probs.row_mut(row), |prob| prob);
         }
         if let Some(calibrated) = &mut prediction.calibrated {
-            mix_logs(of, tempered, weights, calibrated.row_mut(place));
+            mix(of, tempered, weights, calibrated.row_mut(place), ln);
         }
     }
 
@@ -84,39 +85,17 @@ impl UlTta {
     }
 }
 
-/// The logarithm of each class's emitted probability: shares of the adapted and the frozen weight, and an even part.
+/// `to` of each class's emitted probability: shares of the adapted and the frozen weight, and an even part.
 #[inline(always)]
-fn mix_logs(of: [f32; 3], tempered: &[f32], weights: &[f32], out: &mut [f32]) {
+fn mix(of: [f32; 3], tempered: &[f32], weights: &[f32], out: &mut [f32], to: impl Fn(f32) -> f32) {
     vectorised(
         #[inline(always)]
         || {
             // Copies: what is read through a reference might be changed by the writes, and the loop would go one by one.
             let [adapted, frozen, even] = of;
             for ((out, &t), &w) in out.iter_mut().zip(tempered).zip(weights) {
-                *out = ln(adapted * t + frozen * w + even);
+                *out = to(adapted * t + frozen * w + even);
             }
-        },
-    );
-}
-
-/// Appends each class's emitted probability.
-fn append_mixed(of: [f32; 3], tempered: &[f32], weights: &[f32], out: &mut Vec<f32>) {
-    /// Values that are appended at once.
-    const PIECE: usize = 4 * LANES;
-    vectorised(
-        #[inline(always)]
-        || {
-            let [adapted, frozen, even] = of;
-            let (ts, t_tail) = tempered.as_chunks::<PIECE>();
-            let (ws, w_tail) = weights.as_chunks::<PIECE>();
-            for (t, w) in ts.iter().zip(ws) {
-                let mut piece = [0.0f32; PIECE];
-                for i in 0..PIECE {
-                    piece[i] = adapted * t[i] + frozen * w[i] + even;
-                }
-                out.extend_from_slice(&piece);
-            }
-            out.extend(t_tail.iter().zip(w_tail).map(|(&t, &w)| adapted * t + frozen * w + even));
         },
     );
 }

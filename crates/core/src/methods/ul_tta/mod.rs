@@ -390,7 +390,7 @@ impl UlTta {
     /// An empty prediction with room for the scores of `kept` rows.
     fn prediction(&self, batch: &Batch<'_>, kept: usize, keep_scores: bool) -> Prediction {
         let classes = self.head.n_classes();
-        let probs = batch.keep_probs.then(|| Scores::with_room(batch.rows(), classes));
+        let probs = batch.keep_probs.then(|| Scores::zeros(batch.rows(), classes));
         let advanced = &self.config.advanced;
         let mixed = keep_scores && (advanced.floor > 0.0 || advanced.frozen_share > 0.0);
         let calibrated = mixed.then(|| Scores::zeros(kept, classes));
