@@ -144,10 +144,9 @@ Exit codes: 0 done, 1 failure, 2 bad input or usage, 128 + signal after an inter
 An output file is replaced only when the new one is complete.";
 
 fn share(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(share) if share > 0.0 && share <= 1.0 => Ok(share),
-        _ => Err("expected a share above 0 and up to 1, such as 0.05".into()),
-    }
+    crate::settings::share(text)
+        .filter(|share| *share > 0.0 && *share <= 1.0)
+        .ok_or_else(|| "expected a share above 0 and up to 1, such as 5% or 0.05".into())
 }
 
 /// Labels on their way to the session.

@@ -32,21 +32,30 @@ pub struct Settings {
     #[arg(long, value_name = "SHARE", help_heading = "Method", value_parser = share_of_known)]
     pub unknown: Option<f64>,
 
-    /// Give each sample a set of classes that holds the truth this often, such as 0.9. Labels (feedback) make it a promise
-    #[arg(long, value_name = "SHARE", help_heading = "Method")]
+    /// Give each sample a set of classes that holds the truth this often: 90% or 0.9. Labels (feedback) make it a promise
+    #[arg(long, value_name = "SHARE", help_heading = "Method", value_parser = coverage)]
     pub coverage: Option<f64>,
 }
 
 /// A share as people write it: 5% or 0.05.
-fn share_of_known(text: &str) -> Result<f64, String> {
+pub fn share(text: &str) -> Option<f64> {
     let (number, unit) = match text.trim().strip_suffix('%') {
         Some(number) => (number.trim(), 100.0),
         None => (text.trim(), 1.0),
     };
-    match number.parse::<f64>().map(|number| number / unit) {
-        Ok(share) if share > 0.0 && share <= 0.5 => Ok(share),
-        _ => Err("expected a share of the known samples, above 0 and up to 50%, such as 5% or 0.05".into()),
-    }
+    number.parse::<f64>().ok().map(|number| number / unit)
+}
+
+fn share_of_known(text: &str) -> Result<f64, String> {
+    share(text).filter(|share| *share > 0.0 && *share <= 0.5).ok_or_else(|| {
+        "expected a share of the known samples, above 0 and up to 50%, such as 5% or 0.05".into()
+    })
+}
+
+fn coverage(text: &str) -> Result<f64, String> {
+    share(text)
+        .filter(|share| (0.0..=0.999).contains(share))
+        .ok_or_else(|| "expected how often sets hold the truth, up to 99.9%, such as 90% or 0.9".into())
 }
 
 fn key_value(text: &str) -> Result<(String, String), String> {

@@ -383,19 +383,21 @@ impl Given {
     fn new(found: &[u32], probs: &[f32], belief: &mut Belief) -> Self {
         let more = Box::default();
         let mut given = Self { held: 0, classes: [NONE; BEST], masses: [1.0; BEST], beyond: 1.0, more };
-        let mut rest = 1.0;
-        let mut least = 0.0;
-        for (place, &class) in found.iter().take(BEST).enumerate() {
-            let prob = probs[class as usize];
-            given.classes[place] = class;
-            given.masses[place] = belief.mass(prob);
-            belief.add(prob, prob);
-            (rest, least) = (rest - prob, prob);
+        let found = &found[..found.len().min(BEST)];
+        let mut best = [0.0f32; BEST];
+        best.iter_mut().zip(found).for_each(|(best, &class)| *best = probs[class as usize]);
+        given.classes[..found.len()].copy_from_slice(found);
+        let places = best.map(bin);
+        for ((mass, &place), &prob) in given.masses.iter_mut().zip(&places).zip(&best[..found.len()]) {
+            *mass = belief.mass_at(place);
+            belief.bins[place.0] += f64::from(prob);
         }
         // Other classes are taken as half as probable as the last of these.
         if probs.len() > BEST {
-            given.beyond = belief.mass(0.5 * least);
-            belief.add(0.5 * least, rest.max(0.0));
+            let (rest, least) = (best.iter().fold(1.0, |rest, prob| rest - prob), best[BEST - 1]);
+            let place = bin(0.5 * least);
+            given.beyond = belief.mass_at(place);
+            belief.bins[place.0] += f64::from(rest.max(0.0));
         }
         given
     }
@@ -455,13 +457,8 @@ fn bin(prob: f32) -> (usize, f32) {
 }
 
 impl Belief {
-    fn add(&mut self, prob: f32, weight: f32) {
-        self.bins[bin(prob).0] += f64::from(weight);
-    }
-
-    /// The share that is more probable than this.
-    fn mass(&self, prob: f32) -> f32 {
-        let (bin, up) = bin(prob);
+    /// The share that is more probable than what lies at a place: a bin, and how far up in it.
+    fn mass_at(&self, (bin, up): (usize, f32)) -> f32 {
         let [own, next] = [self.above[bin], self.above[bin + 1]];
         (next + (own - next) * (1.0 - up)).clamp(0.0, 1.0)
     }

@@ -18,8 +18,8 @@ use crate::{Error, Head, Result, State};
 mod cone;
 mod cost;
 
-use cone::Cone;
-use cost::Cost;
+use cone::{Cone, Scale};
+use cost::{Cost, Image};
 
 /// Which score decides that a sample is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -195,17 +195,20 @@ impl Unknown {
         if !self.enabled() {
             return (false, 0.0);
         }
-        let score = match &self.cone {
-            Some(cone) => cone.score(seen.features, seen.logits, seen.frozen),
-            None => self.score(seen.frozen),
+        let (score, sided) = match &self.cone {
+            Some(cone) => {
+                let told = cone.look(seen.features, seen.logits, seen.frozen);
+                (told.score, told.sided)
+            }
+            None => (self.score(seen.frozen), true),
         };
-        (self.below(score), score as f32)
+        (self.below(score, sided), score as f32)
     }
 
-    /// Whether a score is below the present threshold.
-    fn below(&self, score: f64) -> bool {
+    /// Whether a score is below the present threshold. `sided` if it has both its parts.
+    fn below(&self, score: f64, sided: bool) -> bool {
         if let Some(cost) = &self.cost {
-            return cost.threshold().is_some_and(|threshold| score < threshold);
+            return cost.threshold(sided).is_some_and(|threshold| score < threshold);
         }
         let threshold = if self.config.advanced.quantile > 0.0 {
             match self.scores.quantile() {
@@ -226,17 +229,24 @@ impl Unknown {
         if !self.enabled() {
             return (false, 0.0);
         }
-        // By cost, strangers are looked for in the part of the score in which they lie apart.
-        let (score, signal) = match &mut self.cone {
+        let (score, parts, sided) = match &mut self.cone {
             Some(cone) => {
                 let told = cone.observe(seen.features, seen.logits, seen.frozen);
-                (told.score, told.side)
+                (told.score, told.parts, told.sided)
             }
-            None => (self.score(seen.frozen), self.score(seen.frozen)),
+            // The other scores have one part, in which strangers lie apart.
+            None => {
+                let score = self.score(seen.frozen);
+                (score, [0.0, score], true)
+            }
         };
-        let unknown = self.below(score);
+        let unknown = self.below(score, sided);
         match &mut self.cost {
-            Some(cost) => cost.push(score, signal, seen.frozen.label, self.config.cost),
+            Some(cost) => {
+                let scales = self.cone.as_ref().map_or([Scale::PLAIN; 2], |cone| cone.scales());
+                let image = Image { parts: parts.map(|part| part as f32), answer: seen.frozen.label as u32 };
+                cost.push(image, sided, scales, self.config.cost);
+            }
             None => self.scores.push(score as f32),
         }
         let keep = 0.5f64.powf(1.0 / self.config.advanced.share_half_life);

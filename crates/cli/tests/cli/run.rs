@@ -156,7 +156,7 @@ fn accuracy_is_estimated_labels_or_not() {
 }
 
 #[test]
-fn unknown_is_a_share_of_the_known_however_it_is_written() {
+fn shares_are_what_they_are_however_they_are_written() {
     let folder = Folder::new();
     let share = |text: &str| {
         let summary = folder.run(&["--unknown", text, "--json"]).success().json();
@@ -169,6 +169,13 @@ fn unknown_is_a_share_of_the_known_however_it_is_written() {
         let refused = folder.run(&["--unknown", wrong]);
         assert!(refused.code == 2 && refused.stderr.contains("5% or 0.05"), "{refused:?}");
     }
+    let sets = |text: &str| {
+        let summary = folder.run(&["--coverage", text, "--label-share", "20%", "--json"]).success().json();
+        summary["sets"].clone()
+    };
+    assert_eq!(sets("90%"), sets("0.9"));
+    let refused = folder.run(&["--coverage", "9"]);
+    assert!(refused.code == 2 && refused.stderr.contains("90% or 0.9"), "{refused:?}");
     let other = folder.run(&["--unknown", "10%", "--set", "unknown.score=energy", "--json"]).success().json();
     assert!((0.03..0.2).contains(&other["unknown_share"].as_f64().unwrap()), "{other}");
 }

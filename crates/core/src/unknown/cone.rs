@@ -18,9 +18,11 @@ use crate::{Error, Head, Result, State};
 /// A mean follows about this many of the last images.
 const MEMORY: f64 = 16_384.0;
 
-/// Images before the parts of the score are standardised, before they are compared within a class, and before u and l
-/// take any in.
-const BEGINNINGS: [u64; 3] = [8, 16, 32];
+/// Images before the parts of the score are measured, before they are compared within a class, and before u and l take any in.
+const BEGINNINGS: [u64; 3] = [8, 25, 48];
+
+/// Values that tell no spread yet: nothing is standardised by so few.
+const FEW: f64 = 16.0;
 
 /// u and l speak once each holds this many images.
 const SPEAKS: f64 = 8.0;
@@ -47,12 +49,30 @@ impl Moments {
         self.variance += (ahead * (x - self.mean) - self.variance) / self.n;
     }
 
-    fn deviation(&self) -> f64 {
-        (self.variance + 1e-12).sqrt()
+    /// Mean, and 1 / deviation; 0 before the deviation is known.
+    fn scale(&self) -> Scale {
+        let unit = if self.n > FEW { 1.0 / (self.variance + 1e-12).sqrt() } else { 0.0 };
+        Scale { mean: self.mean, unit }
     }
 
     fn standardised(&self, x: f64) -> f64 {
-        if self.n > 1.0 { (x - self.mean) / self.deviation() } else { 0.0 }
+        self.scale().of(x)
+    }
+}
+
+/// How a value is standardised.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Scale {
+    pub mean: f64,
+    pub unit: f64,
+}
+
+impl Scale {
+    /// Leaves values as they are.
+    pub(super) const PLAIN: Self = Self { mean: 0.0, unit: 1.0 };
+
+    pub(super) fn of(self, x: f64) -> f64 {
+        (x - self.mean) * self.unit
     }
 }
 
@@ -108,11 +128,13 @@ impl Mean {
 pub(super) struct Judged {
     /// The score.
     pub score: f64,
-    /// Its second part, in which strangers lie apart.
-    pub side: f64,
-    fit: f64,
+    /// Fit and side as measured; the side is 0 before u and l speak.
+    pub parts: [f64; 2],
+    /// Whether the side is part of the score.
+    pub sided: bool,
+    /// Whether u and l speak.
+    spoken: bool,
     best: f64,
-    raw_side: Option<f64>,
 }
 
 /// The score's means.
@@ -169,33 +191,40 @@ impl Cone {
         let [square, length] = self.squares.map(f64::from);
         let apart = (1.0 - 2.0 * f64::from(at_mean) + square).max(1e-6).sqrt();
         let fit = if self.seen > 0 { f64::from(best_fit) / apart } else { 0.0 };
-        let raw_side = (self.good.n > SPEAKS && self.bad.n > SPEAKS)
-            .then(|| f64::from(at_good - at_bad) / length.max(1e-12).sqrt());
-        let side = raw_side.map_or(0.0, |side| self.moments[3].standardised(side));
-        let score = self.moments[0].standardised(fit) + side;
-        Judged { score, side, fit, best: f64::from(frozen.best), raw_side }
+        let spoken = self.good.n > SPEAKS && self.bad.n > SPEAKS;
+        let side = if spoken { f64::from(at_good - at_bad) / length.max(1e-12).sqrt() } else { 0.0 };
+        let scales = self.scales();
+        let score = scales[0].of(fit) + scales[1].of(side);
+        let sided = spoken && self.moments[3].n > FEW;
+        Judged { score, parts: [fit, side], sided, spoken, best: f64::from(frozen.best) }
     }
 
-    /// The score of an image and of nothing else. `frozen` is the summary of its logits.
-    pub(super) fn score(&self, z: &[f32], logits: &[f32], frozen: &Summary) -> f64 {
+    /// How fit and side are standardised now: their sum is the score.
+    pub(super) fn scales(&self) -> [Scale; 2] {
+        [self.moments[0].scale(), self.moments[3].scale()]
+    }
+
+    /// What is said of an image, which changes nothing. `frozen` is the summary of its logits.
+    pub(super) fn look(&self, z: &[f32], logits: &[f32], frozen: &Summary) -> Judged {
         let texts = &mut self.texts.values.clone();
         let best_fit = best_fit(texts, logits, &self.lengths, [self.unscale, frozen.moments.0, 0.0]);
-        self.told(z, best_fit, frozen).score
+        self.told(z, best_fit, frozen)
     }
 
-    /// The score of an image, which then moves the means. `frozen` is the frozen model's answer.
+    /// What is said of an image, which then moves the means. `frozen` is the frozen model's answer.
     pub(super) fn observe(&mut self, z: &[f32], logits: &[f32], frozen: &Summary) -> Judged {
         let factors = [self.unscale, frozen.moments.0, self.texts.next_share()];
         let best_fit = best_fit(&mut self.texts.values, logits, &self.lengths, factors);
         let told = self.told(z, best_fit, frozen);
         if self.seen > BEGINNINGS[0] {
-            let sum = self.moments[0].standardised(told.fit) + self.moments[1].standardised(told.best);
-            self.moments[0].push(told.fit);
+            let [fit, side] = told.parts;
+            let sum = self.moments[0].standardised(fit) + self.moments[1].standardised(told.best);
+            self.moments[0].push(fit);
             self.moments[1].push(told.best);
             if self.seen > BEGINNINGS[1] {
                 self.compare(z, sum, frozen.label);
             }
-            if let Some(side) = told.raw_side {
+            if told.spoken {
                 self.moments[3].push(side);
             }
         }
@@ -209,7 +238,7 @@ impl Cone {
         let all = self.moments[2];
         let [n, mean] = self.classes[answer];
         let usual = (n * mean + CLASS_HOLD * all.mean) / (n + CLASS_HOLD);
-        let ahead = (sum - usual) / if all.n > 1.0 { all.deviation() } else { 1.0 };
+        let ahead = (sum - usual) * all.scale().unit;
         self.moments[2].push(sum);
         let n = (n + 1.0).min(MEMORY);
         self.classes[answer] = [n, mean + (sum - mean) / n];
@@ -344,3 +373,19 @@ fn add_products(a: &[f32; LANES], b: &[f32; LANES], lanes: &mut [f32; LANES]) {
 /// Names of the means in a state.
 const NAMES: [&str; 4] =
     ["unknown.cone.image", "unknown.cone.texts", "unknown.cone.good", "unknown.cone.bad"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_values_tell_no_spread() {
+        // Two values that are nearly equal: a third is not a thousand deviations off.
+        let mut moments = Moments::default();
+        moments.push(0.3);
+        moments.push(0.3001);
+        assert_eq!(moments.standardised(0.4), 0.0);
+        (0..32).for_each(|i| moments.push(0.3 + 0.01 * f64::from(i % 5)));
+        assert!((3.0..9.0).contains(&moments.standardised(0.4)), "{}", moments.standardised(0.4));
+    }
+}
