@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 use ultta::{Config, Error, Head, State};
+use ultta_formats::open_regular;
 
 use crate::clock::Clock;
 use crate::deliver::{GONE, Notice, Outbox};
@@ -48,7 +49,7 @@ pub struct Streams {
     /// One creation or deletion at a time.
     changing: tokio::sync::Mutex<()>,
     /// Held as long as the server runs.
-    lock: Mutex<Option<File>>,
+    lock: Mutex<Vec<File>>,
     durability: Durability,
     sync_interval: Duration,
     compact_bytes: u64,
@@ -69,14 +70,14 @@ impl Streams {
             move |e| Error::Io { doing, source: e, path }
         };
         fs::create_dir_all(&root).map_err(failed("creating", &root))?;
-        let lock = lock_folder(&config.data_dir)?;
+        let lock = lock_folder(&config.data_dir, &root)?;
         let streams = Self {
             root: root.clone(),
             register: Register::open(config.data_dir.join("streams.json")),
             streams: RwLock::default(),
             damaged: Mutex::default(),
             changing: tokio::sync::Mutex::new(()),
-            lock: Mutex::new(Some(lock)),
+            lock: Mutex::new(lock),
             durability: config.durability,
             sync_interval: Duration::from_millis(config.sync_interval_ms),
             compact_bytes: config.compact_bytes,
@@ -300,17 +301,24 @@ impl Streams {
         self.outbox.send(&Notice { event, stream, time, alarm: None, verdict });
     }
 
+    /// Whether the list of the streams is what it was; each stream looks at its own files.
+    pub(crate) fn look(&self) {
+        self.register.look();
+    }
+
     /// Finishes every stream: what was accepted is done, states are written.
     pub(crate) async fn stop(&self) {
         for stream in self.all() {
             stream.stop().await;
         }
-        self.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.lock.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     /// Opens a stream's folder and starts its owner.
     fn start(&self, name: &str) -> ultta::Result<()> {
-        let folder = Folder::open(self.root.join(name))?;
+        // A folder that nobody knows of was copied here.
+        let adopt = self.register.is_known() && !self.register.names().contains(name);
+        let folder = Folder::open(self.root.join(name), adopt)?;
         let meta = folder.meta()?;
         let head = folder.head()?;
         let config = Config::from_saved(&meta.config)?;
@@ -479,24 +487,31 @@ pub fn check_group(name: &str) -> Result<(), String> {
     check_name(name)
 }
 
-/// Two servers on one folder would destroy each other's logs.
-fn lock_folder(folder: &Path) -> ultta::Result<File> {
+/// Two servers on one folder would destroy each other's logs. The folder of the streams is locked beside the file, which somebody
+/// might remove.
+fn lock_folder(folder: &Path, streams: &Path) -> ultta::Result<Vec<File>> {
     let path = folder.join("lock");
-    let failed = |e| Error::Io { doing: "opening", source: e, path: path.clone() };
-    let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
+    let failed = |path: &Path, source| Error::Io { doing: "opening", source, path: path.to_owned() };
+    let mut options = File::options();
+    let file = open_regular(&path, options.create(true).truncate(false).write(true));
+    let mut locked = vec![file.map_err(|e| failed(&path, e))?];
     #[cfg(unix)]
     {
         use rustix::fs::{FlockOperation, flock};
-        flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| Error::Io {
-            doing: "opening",
-            source: std::io::Error::new(
-                std::io::ErrorKind::AddrInUse,
-                "another server uses this data folder",
-            ),
-            path: path.clone(),
-        })?;
+        locked.push(File::open(streams).map_err(|e| failed(streams, e))?);
+        let taken = std::io::ErrorKind::AddrInUse;
+        for (file, path) in locked.iter().zip([path.as_path(), streams]) {
+            match flock(file, FlockOperation::NonBlockingLockExclusive) {
+                // Not every file system locks folders.
+                Err(e) if path == folder.join("lock") || e == rustix::io::Errno::WOULDBLOCK => {
+                    let taken = std::io::Error::new(taken, "another server uses this data folder");
+                    return Err(failed(path, taken));
+                }
+                _ => {}
+            }
+        }
     }
-    Ok(file)
+    Ok(locked)
 }
 
 #[cfg(test)]

@@ -94,6 +94,42 @@ fn memory_of_many_smaller_bodies_is_given_back() {
     server.terminate();
 }
 
+/// Forty requests at once whose bodies are small and whose scores are not: as many are worked on as there are cores, the others
+/// wait with their bodies alone.
+#[test]
+fn many_small_requests_of_many_scores_take_memory_in_turns() {
+    const CLASSES: usize = 1000;
+    const ROWS: usize = 16_000;
+    let folder = tempfile::tempdir().unwrap();
+    let mut noise = Noise(2);
+    let mut rows = |count: usize| -> Features<'static> {
+        Features::normalized((0..count * 16).map(|_| noise.next()).collect::<Vec<f32>>(), 16).unwrap()
+    };
+    let names = (0..CLASSES).map(|class| format!("class {class}"));
+    let head = Head::new(rows(CLASSES).data().to_vec(), 16, names, 100.0).unwrap();
+    head.save(folder.path().join("head.safetensors")).unwrap();
+    let server = Server::start(folder.path(), &[]);
+    let body = to_npy(&rows(ROWS));
+    assert!(body.len() < 1 << 20);
+    let before = megabytes(&server, "VmRSS");
+    std::thread::scope(|scope| {
+        let ask = || {
+            let request = server.agent.post(format!("http://{}/v1/streams/default/predict", server.address));
+            request.header("content-type", "application/octet-stream").send(&body).unwrap().status().as_u16()
+        };
+        let asked: Vec<_> = (0..40).map(|_| scope.spawn(ask)).collect();
+        let answers: Vec<u16> = asked.into_iter().map(|asked| asked.join().unwrap()).collect();
+        assert!(answers.iter().all(|status| [200, 429].contains(status)), "{answers:?}");
+        assert!(answers.contains(&200));
+    });
+    let most = megabytes(&server, "VmHWM") - before;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from) as f64;
+    // Scores of one request: 64 MB, and as much again for its answers.
+    println!("{most:.0} MB more at most, {cores} cores");
+    assert!(most < 300.0 + 130.0 * cores, "{most:.0} MB more at most, {cores} cores");
+    server.terminate();
+}
+
 /// Where numbers belong only numbers are read: 28 MB of other things, with which a reader once took gigabytes.
 #[test]
 fn a_body_of_other_things_takes_no_memory() {
