@@ -32,7 +32,7 @@ const DROPPED: usize = 64 << 20;
 /// All that requests share.
 pub struct App {
     pub config: ServerConfig,
-    pub streams: Streams,
+    pub streams: Arc<Streams>,
     pub fleet: Fleet,
     pub metrics: Arc<Metrics>,
     pub pictures: Option<Pictures>,

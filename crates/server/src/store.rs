@@ -11,7 +11,7 @@
 //!                           snapshots/<label>.safetensors
 //! ```
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -26,7 +26,7 @@ use crate::log::{self, Log, sync_folder};
 use crate::manifest::{self, Base, Hash, MOST_BYTES, Manifest, sha256};
 use crate::mark::Mark;
 use crate::settings::Durability;
-use crate::watch::{Prints, Which};
+use crate::watch::Prints;
 
 mod look;
 mod snapshots;
@@ -80,8 +80,8 @@ pub struct Folder {
     path: PathBuf,
     manifest: Arc<Mutex<Manifest>>,
     mark: Arc<Mark>,
-    /// Which folder it is, whatever lies at its path.
-    own: Arc<Mutex<Which>>,
+    /// The folder, whatever lies at its path. Where folders cannot be opened, there is none.
+    own: Arc<Mutex<Option<File>>>,
     /// The files that do not grow, as they were when they were written or read.
     prints: Arc<Prints>,
     /// The text of the settings, once they are read.
@@ -174,8 +174,7 @@ impl Folder {
 
     fn with(path: PathBuf, manifest: Manifest) -> Result<Self> {
         let mark = Arc::new(Mark::open(&path)?);
-        let found = fs::metadata(&path).map_err(|e| io_error("opening", &path, e))?;
-        let (own, prints) = (Arc::new(Mutex::new(Which::of(&found))), Arc::new(Prints::default()));
+        let (own, prints) = (Arc::new(Mutex::new(File::open(&path).ok())), Arc::new(Prints::default()));
         prints.remember(&path.join(manifest::FILE));
         let manifest = Arc::new(Mutex::new(manifest));
         Ok(Self { path, manifest, mark, own, prints, settings: Arc::default() })

@@ -12,17 +12,17 @@ use ultta_formats::regular::demand_regular;
 
 /// Which file it is, whatever its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Which(u64, u64);
+struct Which(u64, u64);
 
 impl Which {
     #[cfg(unix)]
-    pub fn of(found: &Metadata) -> Self {
+    fn of(found: &Metadata) -> Self {
         use std::os::unix::fs::MetadataExt;
         Self(found.dev(), found.ino())
     }
 
     #[cfg(not(unix))]
-    pub fn of(_: &Metadata) -> Self {
+    fn of(_: &Metadata) -> Self {
         Self(0, 0)
     }
 }
@@ -41,7 +41,7 @@ pub fn is_removed(found: &Metadata) -> bool {
     }
 }
 
-/// Why an open file is not what is found at its path; `None` if it is.
+/// Why an open file or folder is not what is found at its path; `None` if it is.
 pub fn elsewhere(file: &File, path: &Path) -> Option<String> {
     let (own, found) = match (file.metadata(), fs::metadata(path)) {
         (Ok(own), Ok(found)) => (own, found),

@@ -1,7 +1,7 @@
 //! Whether a stream's files are what they were while the server runs, and writing anew what is not: all that they hold is in
 //! memory, but for snapshots.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
@@ -13,7 +13,7 @@ use super::{Folder, HEAD, SETTINGS, io_error};
 use crate::log::Log;
 use crate::manifest::{FILE, Manifest};
 use crate::mark;
-use crate::watch::Which;
+use crate::watch::elsewhere;
 
 /// A file that somebody else has removed, cut, changed or exchanged.
 #[derive(Debug)]
@@ -31,16 +31,16 @@ impl std::fmt::Display for Harm {
 impl Folder {
     /// Refuses to write while something else lies at the path of the folder.
     pub(super) fn demand_own(&self) -> Result<()> {
-        let refuse = |e| io_error("opening", &self.path, e);
-        let found = fs::metadata(&self.path).map_err(|e| match e.kind() {
-            io::ErrorKind::NotFound => refuse(io::Error::new(e.kind(), "the stream's folder is missing")),
-            _ => refuse(e),
-        })?;
-        let own = *self.own.lock().unwrap_or_else(PoisonError::into_inner);
-        if own == Which::of(&found) {
-            return Ok(());
+        let refuse = |why: String| Err(io_error("opening", &self.path, io::Error::other(why)));
+        let own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        match fs::metadata(&self.path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => refuse("the stream's folder is missing".into()),
+            Err(e) => refuse(e.to_string()),
+            Ok(_) => match own.as_ref().and_then(|own| elsewhere(own, &self.path)) {
+                Some(_) => refuse("another folder is in the place of the stream's; put it back".into()),
+                None => Ok(()),
+            },
         }
-        Err(refuse(io::Error::other("another folder is in the place of the stream's; put it back")))
     }
 
     /// What somebody else has done to the files of the stream, whose log is this one. What the owner of the stream does
@@ -120,10 +120,9 @@ impl Folder {
             if self.path.exists() {
                 return Err(error);
             }
-            let made =
-                fs::create_dir_all(self.path.join("snapshots")).and_then(|()| fs::metadata(&self.path));
-            let found = made.map_err(|e| io_error("creating", &self.path, e))?;
-            *self.own.lock().unwrap_or_else(PoisonError::into_inner) = Which::of(&found);
+            fs::create_dir_all(self.path.join("snapshots"))
+                .map_err(|e| io_error("creating", &self.path, e))?;
+            *self.own.lock().unwrap_or_else(PoisonError::into_inner) = File::open(&self.path).ok();
         }
         for Harm { path, .. } in harms.iter().filter(|harm| harm.path != self.path) {
             let aside = path.with_extension("exchanged");
