@@ -196,11 +196,11 @@ impl Owner {
 
     /// Looks whether the files of the stream are what they were.
     fn look(&mut self) {
+        self.disk.looked = Instant::now();
         // A base that is being written changes what belongs to the stream.
         if self.keeper.writes_base() {
             return;
         }
-        self.disk.looked = Instant::now();
         if !self.parts.folder.look(&self.disk.log).is_empty() {
             self.mend();
         }
@@ -235,7 +235,9 @@ impl Owner {
         if !harms.is_empty() {
             let told: Vec<String> = harms.iter().map(ToString::to_string).collect();
             let told = told.join("; ");
-            tracing::error!(stream = self.parts.name, "somebody else changed its files: {told}");
+            if self.disk.refusal.is_none() {
+                tracing::error!(stream = self.parts.name, "somebody else changed its files: {told}");
+            }
             folder.restore(&harms, self.session.head()).map_err(|e| {
                 Problem::storage(format!(
                     "somebody else changed its files ({told}), and they cannot be written anew: {e}"
