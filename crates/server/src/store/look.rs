@@ -125,8 +125,7 @@ impl Folder {
             *self.own.lock().unwrap_or_else(PoisonError::into_inner) = File::open(&self.path).ok();
         }
         for Harm { path, .. } in harms.iter().filter(|harm| harm.path != self.path) {
-            let aside = path.with_extension("exchanged");
-            match fs::rename(path, &aside) {
+            match fs::rename(path, free_name(path)) {
                 Err(e) if e.kind() != io::ErrorKind::NotFound => {
                     return Err(io_error("setting aside", path, e));
                 }
@@ -149,6 +148,15 @@ impl Folder {
         }
         Ok(())
     }
+}
+
+/// A name for what is set aside, beside what was set aside earlier.
+fn free_name(path: &Path) -> PathBuf {
+    let name = |turn: usize| {
+        path.with_extension(if turn == 1 { "exchanged".into() } else { format!("exchanged-{turn}") })
+    };
+    let taken = |path: &PathBuf| fs::symlink_metadata(path).is_ok();
+    (1..).map(name).find(|path| !taken(path)).unwrap_or_else(|| name(1))
 }
 
 /// What an error says, without the path.

@@ -11,13 +11,13 @@ use ultta_server::Durability;
 use crate::common::*;
 use crate::durability::crash;
 
-/// The newest file of a stream whose name begins and ends so.
+/// The newest file of a stream whose name begins so, but for what was set aside.
 fn find(folder: &Path, stream: &str, prefix: &str) -> PathBuf {
     let entries = fs::read_dir(folder.join("streams").join(stream)).unwrap();
     let mut found: Vec<PathBuf> = entries
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.file_name().unwrap().to_string_lossy().starts_with(prefix))
-        .filter(|path| path.extension().is_none_or(|e| e != "exchanged"))
+        .filter(|path| !path.to_string_lossy().contains(".exchanged"))
         .collect();
     found.sort();
     found.pop().unwrap_or_else(|| panic!("no {prefix}"))
@@ -278,10 +278,13 @@ fn pipes_sockets_and_folders_in_the_place_of_files_harm_their_own_stream_only() 
 #[test]
 fn pipes_in_the_place_of_files_are_set_aside_while_the_server_runs() {
     let (folder, service) = in_use(Durability::Interval);
-    for name in ["log-", "base-", "head", "stream.json", "manifest", "synced"] {
+    let names = ["log-", "base-", "head", "stream.json", "manifest", "synced"];
+    let pipes = names.map(|name| (name, "mkfifo"));
+    // What was set aside before stays.
+    for (name, make) in pipes.into_iter().chain([("head", "mkdir"), ("synced", "mkdir")]) {
         let path = find(folder.path(), "default", name);
         fs::remove_file(&path).unwrap();
-        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        assert!(std::process::Command::new(make).arg(&path).status().unwrap().success());
         eventually(name, || damage(&service).is_some());
         assert!(damage(&service).unwrap().contains("written anew"), "{name}: {:?}", damage(&service));
         assert_eq!(service.classify(&rows(10))["learnt"], true, "{name}");
