@@ -4,8 +4,8 @@
 //!
 //! After large bodies and answers, and after many smaller ones, free memory is given back to the system.
 //!
-//! A part of the room is for small bodies alone: clients that send large ones and then pause do not keep others out. Nor do
-//! clients that send small ones and then pause: where room is wanted and there is none, the bodies that have paused for longest
+//! A part of the room is for small bodies alone, and a part of that for tiny ones: clients that send large ones and then pause do
+//! not keep others out. Nor do clients that send small ones and then pause: where room is wanted and there is none, the bodies that have paused for longest
 //! lose theirs.
 
 use std::collections::BTreeMap;
@@ -24,6 +24,8 @@ use crate::problem::Problem;
 const UNIT: usize = 1024;
 /// A share up to this size is small.
 const SMALL: usize = 1 << 20;
+/// A share up to this size is tiny: a few rows.
+const TINY: usize = 64 << 10;
 /// Bytes of smaller shares, each above a quarter of that, after which memory is given back, too.
 const WORTH_IT: usize = 16 << 20;
 /// Memory is given back this long after a large share, so that it is free by then, and not more often.
@@ -44,9 +46,8 @@ pub struct Room {
 
 /// Who holds what of the room, in units.
 struct Book {
-    free: usize,
-    /// What large shares together may still hold.
-    free_large: usize,
+    /// What all shares together may still hold, those that are not tiny, and large ones.
+    free: [usize; 3],
     shares: BTreeMap<u64, Held>,
     /// The next share's number.
     next: u64,
@@ -56,8 +57,8 @@ struct Book {
 /// What a share holds.
 #[derive(Default)]
 struct Held {
-    units: usize,
-    large: usize,
+    /// Of each kind of room.
+    units: [usize; 3],
     /// While its client sends.
     sending: Option<Sending>,
     /// Whether it lost its room because its client paused.
@@ -74,43 +75,40 @@ struct Sending {
 }
 
 impl Book {
-    /// Has a share hold this many bytes, no more and no less, if there is room.
-    fn hold(&mut self, share: u64, bytes: usize) -> bool {
-        let Some(held) = self.shares.get_mut(&share) else { return false };
+    /// Has a share hold this many bytes, no more and no less. If there is no room, tells of which kind.
+    fn hold(&mut self, share: u64, bytes: usize) -> Result<(), usize> {
+        let Some(held) = self.shares.get_mut(&share) else { return Err(0) };
         let units = bytes.div_ceil(UNIT);
-        let large = if bytes > SMALL { units } else { 0 };
-        let fits = units <= held.units + self.free && large <= held.large + self.free_large;
-        if !fits || (held.is_cut && units > 0) {
-            return false;
+        let needed = [units, if bytes > TINY { units } else { 0 }, if bytes > SMALL { units } else { 0 }];
+        let lacks = |&kind: &usize| needed[kind] > held.units[kind] + self.free[kind];
+        if let Some(kind) = (0..3).rev().find(lacks) {
+            return Err(kind);
         }
-        self.free = self.free + held.units - units;
-        self.free_large = self.free_large + held.large - large;
-        (held.units, held.large) = (units, large);
+        if held.is_cut && units > 0 {
+            return Err(0);
+        }
+        for (kind, needed) in needed.into_iter().enumerate() {
+            self.free[kind] = self.free[kind] + held.units[kind] - needed;
+        }
+        held.units = needed;
         if let Some(sending) = held.sending.as_mut().filter(|s| units >= s.units + STEP / UNIT) {
             (sending.units, sending.at) = (units, Instant::now());
         }
-        true
+        Ok(())
     }
 
     fn is_cut(&self, share: u64) -> bool {
         self.shares.get(&share).is_some_and(|held| held.is_cut)
     }
 
-    /// Whether it is room for large shares that there is too little of.
-    fn lacks_large(&self, share: u64, bytes: usize) -> bool {
-        let held = self.shares.get(&share).map_or(0, |held| held.large);
-        bytes > SMALL && bytes.div_ceil(UNIT) > held + self.free_large
-    }
-
-    /// Takes the room of the body that has paused for longest, of a large one if need be. `false` if none pauses.
-    fn cut(&mut self, but: u64, large: bool) -> bool {
+    /// Takes the room of the body that has paused for longest among those that hold room of a kind. `false` if none does.
+    fn cut(&mut self, but: u64, kind: usize) -> bool {
         let paused = |(&share, held): (&u64, &Held)| {
             let at = held.sending.as_ref()?.at;
-            let of_use = share != but && if large { held.large > 0 } else { held.units > 0 };
-            (of_use && at.elapsed() >= self.pause).then_some((at, share))
+            (share != but && held.units[kind] > 0 && at.elapsed() >= self.pause).then_some((at, share))
         };
         let Some((_, share)) = self.shares.iter().filter_map(paused).min() else { return false };
-        self.hold(share, 0);
+        let _ = self.hold(share, 0);
         if let Some(held) = self.shares.get_mut(&share) {
             held.is_cut = true;
             if let Some(waker) = held.sending.as_mut().and_then(|sending| sending.waker.take()) {
@@ -134,8 +132,8 @@ impl Room {
     /// Room for `bytes` bytes of bodies and answers. A body of the largest size always fits into it.
     pub fn new(bytes: usize, largest: usize) -> Self {
         let large_bytes = (bytes - bytes / 8).max(largest.min(bytes));
-        let (free, free_large) = (bytes.div_ceil(UNIT), large_bytes.div_ceil(UNIT));
-        let book = Book { free, free_large, shares: BTreeMap::new(), next: 0, pause: PAUSE };
+        let free = [bytes, bytes.midpoint(large_bytes), large_bytes].map(|bytes| bytes.div_ceil(UNIT));
+        let book = Book { free, shares: BTreeMap::new(), next: 0, pause: PAUSE };
         Self { book: Arc::new(Mutex::new(book)), bytes, large_bytes, left: Arc::default() }
     }
 
@@ -203,7 +201,7 @@ pub struct Share {
 impl Drop for Share {
     fn drop(&mut self) {
         let mut book = lock(&self.book);
-        book.hold(self.number, 0);
+        let _ = book.hold(self.number, 0);
         book.shares.remove(&self.number);
         drop(book);
         if self.most <= SMALL / 4 {
@@ -234,18 +232,15 @@ fn give_back_soon(left: &Arc<Left>) {
 impl Share {
     /// Bytes that it holds room for.
     pub fn bytes(&self) -> usize {
-        lock(&self.book).shares.get(&self.number).map_or(0, |held| held.units * UNIT)
+        lock(&self.book).shares.get(&self.number).map_or(0, |held| held.units[0] * UNIT)
     }
 
     /// Holds room for this many bytes, no more and no less. `false` if there is not enough; then it holds what it held.
     pub fn hold(&mut self, bytes: usize) -> bool {
         let mut book = lock(&self.book);
         let fits = loop {
-            if book.hold(self.number, bytes) {
-                break true;
-            }
-            let large = book.lacks_large(self.number, bytes);
-            if book.is_cut(self.number) || !book.cut(self.number, large) {
+            let Err(kind) = book.hold(self.number, bytes) else { break true };
+            if book.is_cut(self.number) || !book.cut(self.number, kind) {
                 break false;
             }
         };
@@ -392,7 +387,7 @@ mod tests {
         drop(other);
         assert!(one.hold(4 * UNIT) && !one.hold(4 * UNIT + 1));
         drop(one);
-        assert_eq!(lock(&room.book).free, 4);
+        assert_eq!(lock(&room.book).free[0], 4);
     }
 
     #[test]
@@ -403,11 +398,12 @@ mod tests {
         assert!(!other.hold(6 * SMALL + UNIT) && small.hold(SMALL), "the rest is for small ones");
         assert!(!small.hold(SMALL + 1));
         let mut third = room.share();
-        assert!(third.hold(SMALL) && !room.share().hold(1), "all is held");
+        assert!(!third.hold(TINY + 1), "what is left is for tiny ones");
+        let mut tiny: Vec<Share> = (0..SMALL / TINY).map(|_| room.share()).collect();
+        assert!(tiny.iter_mut().all(|share| share.hold(TINY)) && !room.share().hold(1), "all is held");
         assert!(!third.hold(2 * SMALL) && one.hold(SMALL) && third.hold(2 * SMALL), "a large one has left");
-        drop((one, other, small, third));
-        assert_eq!(lock(&room.book).free * UNIT, 16 * SMALL);
-        assert_eq!(lock(&room.book).free_large * UNIT, 14 * SMALL);
+        drop((one, other, small, third, tiny));
+        assert_eq!(lock(&room.book).free.map(|units| units * UNIT), [16 * SMALL, 15 * SMALL, 14 * SMALL]);
         // The largest body fits, if need be into all of the room.
         assert!(Room::new(4 * SMALL, 4 * SMALL).share().hold(4 * SMALL));
         let refusal = |bytes| room.for_answer(bytes).map(drop).map_err(|problem| problem.status);
@@ -418,7 +414,7 @@ mod tests {
 
     #[test]
     fn bodies_that_pause_lose_their_room_to_those_that_want_it() {
-        let room = Room::new(4 * SMALL, 0);
+        let room = Room::new(4 * SMALL, 4 * SMALL);
         let [mut first, mut second, mut third] = [(); 3].map(|()| room.share_of_body());
         assert!(first.hold(SMALL) && second.hold(SMALL) && third.hold(SMALL));
         let answer = room.for_answer(SMALL).map_err(|problem| problem.detail).unwrap();
@@ -432,11 +428,11 @@ mod tests {
         );
         assert!(!first.hold(1) && first.hold(0), "what it lost is lost");
         assert!(other.hold(SMALL) && !second.is_cut());
-        assert!(!other.hold(4 * SMALL) && !second.is_cut(), "large ones are not wanted for small ones");
+        assert!(!other.hold(5 * SMALL) && !second.is_cut(), "in vain: none of them is large");
         assert!(other.hold(SMALL + UNIT) && second.is_cut() && !third.is_cut() && !answer.is_cut());
         assert!(!room.share().hold(SMALL), "what is worked on is left alone");
         drop((first, second, third, answer, other));
-        assert_eq!(lock(&room.book).free * UNIT, 4 * SMALL);
+        assert_eq!(lock(&room.book).free[0] * UNIT, 4 * SMALL);
         assert!(lock(&room.book).shares.is_empty());
     }
 
