@@ -9,6 +9,7 @@
 //!                           synced                  the number up to which records are known to be on the disk
 //!                           log-<n>.damaged-<m>     what a damaged segment held from record m on
 //!                           snapshots/<label>.safetensors
+//!                           <file>.exchanged        what somebody else put in a file's place while the server ran
 //! ```
 
 use std::fs::{self, File};

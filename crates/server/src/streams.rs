@@ -1,7 +1,6 @@
 //! The streams of a server: create, find, delete, and open again what an earlier run left.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -19,6 +18,7 @@ use crate::store::{Folder, Meta};
 use crate::stream::Stream;
 use crate::verdict::Verdict;
 
+mod lock;
 mod opening;
 
 /// What a new stream is made of.
@@ -48,7 +48,7 @@ pub struct Streams {
     /// One creation or deletion at a time.
     changing: tokio::sync::Mutex<()>,
     /// Held as long as the server runs.
-    lock: Mutex<Vec<File>>,
+    lock: Mutex<lock::Lock>,
     durability: Durability,
     sync_interval: Duration,
     compact_bytes: u64,
@@ -241,8 +241,9 @@ impl Streams {
         self.outbox.send(&Notice { event, stream, time, alarm: None, verdict });
     }
 
-    /// Whether the list of the streams is what it was; each stream looks at its own files.
+    /// Whether the lock and the list of the streams are what they were; each stream looks at its own files.
     pub(crate) fn look(&self) {
+        self.lock.lock().unwrap_or_else(PoisonError::into_inner).look();
         self.register.look();
     }
 
@@ -260,7 +261,7 @@ impl Streams {
             // The folder is still in use: it stays locked as long as the process lives.
             return;
         }
-        self.lock.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.lock.lock().unwrap_or_else(PoisonError::into_inner).release();
     }
 
     fn damaged_names(&self) -> MutexGuard<'_, BTreeMap<String, String>> {

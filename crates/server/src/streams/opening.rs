@@ -1,6 +1,6 @@
 //! Opening what an earlier run left: the data folder, and every stream in it.
 
-use std::fs::{self, File};
+use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
 use ultta::{Config, Error};
-use ultta_formats::open_regular;
 
+use super::lock::Lock;
 use super::{OPENING, Streams, check_name};
 use crate::clock::Clock;
 use crate::deliver::Outbox;
@@ -40,7 +40,7 @@ impl Streams {
             move |e| Error::Io { doing, source: e, path }
         };
         fs::create_dir_all(&root).map_err(failed("creating", &root))?;
-        let lock = lock_folder(&config.data_dir, &root)?;
+        let lock = Lock::take(&config.data_dir, &root)?;
         let streams = Arc::new(Self {
             root: root.clone(),
             register: Register::open(config.data_dir.join("streams.json")),
@@ -233,33 +233,6 @@ impl Streams {
     }
 }
 
-/// Two servers on one folder would destroy each other's logs. The folder of the streams is locked beside the file, which somebody
-/// might remove.
-fn lock_folder(folder: &Path, streams: &Path) -> ultta::Result<Vec<File>> {
-    let path = folder.join("lock");
-    let failed = |path: &Path, source| Error::Io { doing: "opening", source, path: path.to_owned() };
-    let mut options = File::options();
-    let file = open_regular(&path, options.create(true).truncate(false).write(true));
-    let mut locked = vec![file.map_err(|e| failed(&path, e))?];
-    #[cfg(unix)]
-    {
-        use rustix::fs::{FlockOperation, flock};
-        locked.push(File::open(streams).map_err(|e| failed(streams, e))?);
-        let taken = std::io::ErrorKind::AddrInUse;
-        for (file, path) in locked.iter().zip([path.as_path(), streams]) {
-            match flock(file, FlockOperation::NonBlockingLockExclusive) {
-                // Not every file system locks folders.
-                Err(e) if path == folder.join("lock") || e == rustix::io::Errno::WOULDBLOCK => {
-                    let taken = std::io::Error::new(taken, "another server uses this data folder");
-                    return Err(failed(path, taken));
-                }
-                _ => {}
-            }
-        }
-    }
-    Ok(locked)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -291,7 +264,7 @@ mod tests {
         let told = streams.get("slow").map(drop).unwrap_err();
         assert_eq!((told.status, told.detail.contains(OPENING)), (503, true), "{}", told.detail);
         assert_eq!(runtime.block_on(streams.delete("slow")).unwrap_err().status, 503);
-        File::create(&release).unwrap();
+        fs::write(&release, b"").unwrap();
         while streams.get("slow").is_err() {
             std::thread::sleep(Duration::from_millis(5));
         }
