@@ -83,12 +83,12 @@ impl Streams {
         Ok(streams)
     }
 
-    /// Opens streams one after the other. One that takes longer than that goes on by itself, and the next one begins: it is
-    /// served when it is open.
+    /// Opens streams one after the other. One that takes longer than that goes on by itself and is served when it is open; the
+    /// next one begins, and is waited for half as long: however many take long, the server starts.
     fn open_each(
         self: &Arc<Self>,
         names: &[String],
-        patience: Duration,
+        mut patience: Duration,
         open: impl Fn(&Self, &str) -> ultta::Result<()> + Copy + Send + 'static,
     ) {
         // Those that are not open yet are not there for anybody.
@@ -107,6 +107,7 @@ impl Streams {
                 self.report(name, format!("it could not be opened: starting a thread for it: {error}"));
             } else if opened.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
                 tracing::warn!(stream = name, "it takes long to open; the others are served meanwhile");
+                patience /= 2;
             }
         }
     }
