@@ -11,6 +11,7 @@
 //! | [`lines`] | rows as JSON lines |
 //! | [`numbers`] | little-endian numbers of every dtype |
 //! | [`map`] | memory maps, and memory given back: the only `unsafe` code of this crate |
+//! | [`regular`] | regular files, and nothing else in their place |
 //! | [`write`](mod@write) | files that are written aside and renamed |
 //! | [`shown`](mod@shown) | names of files as they are shown to people |
 //! | [`kind`] | telling features, head and state files apart |
@@ -28,6 +29,7 @@ pub mod numbers;
 pub mod onnx;
 #[cfg(feature = "parquet")]
 mod parquet;
+pub mod regular;
 pub mod shown;
 pub mod tensors;
 pub mod write;
@@ -37,6 +39,7 @@ pub use features::StoredFeatures;
 pub use kind::Kind;
 pub use lines::{Id, Line};
 pub use map::map_file;
+pub use regular::{open_regular, read_regular};
 pub use safetensors::Dtype;
 pub use shown::shown;
 pub use tensors::{Tensors, to_bytes};

@@ -6,14 +6,11 @@ use std::path::Path;
 
 pub use memmap2::Mmap;
 
-use crate::{Error, Result};
+use crate::{Error, Result, open_regular};
 
 /// Maps a file into memory, read-only. An empty file gives an empty map.
 pub fn map_file(path: &Path) -> Result<Mmap> {
-    let file = File::open(path).map_err(Error::io("opening", path))?;
-    if file.metadata().is_ok_and(|found| found.is_dir()) {
-        return Err(Error::io("opening", path)(std::io::Error::other("it is a folder, expected a file")));
-    }
+    let file = open_regular(path, File::options().read(true)).map_err(Error::io("opening", path))?;
     map(&file).map_err(Error::io("mapping", path))
 }
 

@@ -3,8 +3,8 @@
 
 /// Kept for the process: listener, runtime, model, the data folder's lock.
 const OWN: usize = 64;
-/// Kept for each stream: its log, its mark, a file being written aside, the folder being synced, a snapshot being read.
-const PER_STREAM: usize = 5;
+/// Kept for each stream: its folder, its log, its mark, a file being written aside, the folder being synced, a snapshot being read.
+const PER_STREAM: usize = 6;
 
 /// Number of connections that may be open beside this number of streams; at most what was asked for.
 pub fn connections(asked: usize, streams: usize) -> usize {
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn connections_leave_files_for_the_logs() {
-        assert_eq!(share(1024, 64), 1024 - 64 - 320);
+        assert_eq!(share(1024, 64), 1024 - 64 - 384);
         assert_eq!(share(100, 64), 50, "few files are halved");
         assert_eq!((share(1, 64), share(0, 0)), (1, 1));
         assert_eq!(share(usize::MAX, usize::MAX), usize::MAX / 2 + 1);

@@ -70,6 +70,6 @@ pub fn folder(path: &Path, manifest: &[u8], settings: &[u8]) -> bool {
         Err(_) => drop(std::fs::write(path.join("manifest.json"), manifest)),
     }
     let _ = serde_json::from_slice::<Meta>(settings).map(|meta| Config::from_saved(&meta.config));
-    let Ok(folder) = Folder::open(path.to_owned()) else { return false };
+    let Ok(folder) = Folder::open(path.to_owned(), true) else { return false };
     folder.meta().is_ok() && folder.head().is_ok() && folder.base().is_ok()
 }

@@ -32,7 +32,7 @@ const DROPPED: usize = 64 << 20;
 /// All that requests share.
 pub struct App {
     pub config: ServerConfig,
-    pub streams: Streams,
+    pub streams: Arc<Streams>,
     pub fleet: Fleet,
     pub metrics: Arc<Metrics>,
     pub pictures: Option<Pictures>,
@@ -113,7 +113,7 @@ async fn every_request(State(app): State<Arc<App>>, mut request: Request, next: 
         check_encoding(&request)?;
         check_length(&app, &request).map(|()| access)
     });
-    let share = (!is_lines(&request)).then(|| app.room.share());
+    let share = (!is_lines(&request)).then(|| app.room.share_of_body());
     let expected = request.headers().contains_key(header::EXPECT);
     let (watch, body) = Watch::new(std::mem::take(request.body_mut()), share, expected);
     *request.body_mut() = body;
@@ -133,6 +133,9 @@ async fn every_request(State(app): State<Arc<App>>, mut request: Request, next: 
     };
     if watch.is_full() && !response.status().is_success() {
         response = app.room.refusal().into_response();
+    }
+    if watch.is_cut() && !response.status().is_success() {
+        response = app.room.cut_off().into_response();
     }
     // A client that was too slow gets no more time to send the rest of its body.
     if response.status() != StatusCode::REQUEST_TIMEOUT {

@@ -48,7 +48,9 @@ mod store;
 mod story;
 mod stream;
 mod streams;
+mod turns;
 mod verdict;
+mod watch;
 
 pub use listen::{Server, ServerError};
 pub use picture::{PictureEncoder, stand_back};

@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -121,6 +121,7 @@ impl Server {
         let (stop, stopped) = watch::channel(false);
         let app = Arc::new(app);
         let sharing = Fleet::start(&app, stopped.clone());
+        tokio::spawn(look(Arc::downgrade(&app), stopped.clone()));
         let serving = tokio::spawn(serve(listener, tls, app.clone(), stopped));
         tracing::info!(%address, streams = app.streams.names().len(), "listening");
         Ok(Self { address, app, stop, serving, sharing })
@@ -144,6 +145,19 @@ impl Server {
         let _ = self.sharing.await;
         self.app.streams.stop().await;
         tracing::info!("stopped");
+    }
+}
+
+/// Looks every second whether what belongs to all streams is still there, until the server stops.
+async fn look(app: Weak<App>, mut stopped: watch::Receiver<bool>) {
+    let mut second = tokio::time::interval(Duration::from_secs(1));
+    loop {
+        tokio::select! {
+            _ = second.tick() => {}
+            _ = stopped.changed() => return,
+        }
+        let Some(app) = app.upgrade() else { return };
+        let _ = tokio::task::spawn_blocking(move || app.streams.look()).await;
     }
 }
 

@@ -9,15 +9,23 @@
 //! are neither scaled nor checked again.
 
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
+use std::io::{self, Seek, SeekFrom, Write};
+use std::path::Path;
 use std::sync::Arc;
 
 use ultta::Features;
 use ultta_formats::numbers::Number;
+use ultta_formats::open_regular;
 
 use crate::fleet::GroupRecord;
 use crate::samples::{Samples, Views};
+use crate::watch;
+
+mod replay;
+
+#[cfg(test)]
+use replay::{Tail, Whole};
+pub use replay::{foreign, replay, set_aside};
 
 /// How a segment begins: a name and the version of the format.
 const MAGIC: &[u8; 8] = b"ULTTAW\x00\x03";
@@ -75,7 +83,8 @@ impl Log {
         // Written aside and renamed: the segment in use may be an empty one with the same number.
         let aside = path.with_extension("new");
         let make = || -> io::Result<File> {
-            let mut file = File::options().create(true).truncate(true).read(true).write(true).open(&aside)?;
+            let mut options = File::options();
+            let mut file = open_regular(&aside, options.create(true).truncate(true).read(true).write(true))?;
             file.write_all(&[*MAGIC, whose].concat())?;
             file.sync_all()?;
             std::fs::rename(&aside, path)?;
@@ -104,6 +113,24 @@ impl Log {
     /// The segment's file, for syncing in another thread.
     pub fn file(&self) -> Arc<File> {
         self.file.clone()
+    }
+
+    /// Whether somebody else has removed the file or changed its length: what is written then may be lost. Says what.
+    pub fn harm(&self) -> Option<String> {
+        let found = match self.file.metadata() {
+            Ok(found) => found,
+            Err(e) => return Some(format!("its state cannot be asked for: {e}")),
+        };
+        if watch::is_removed(&found) {
+            return Some("it was removed, or another file was put in its place".into());
+        }
+        let (expected, got) = (self.end, found.len());
+        (got != expected).then(|| format!("it has {got} bytes, and {expected} were written"))
+    }
+
+    /// Whether the file is at its path, and is what was written.
+    pub fn harm_at(&self, path: &Path) -> Option<String> {
+        self.harm().or_else(|| watch::elsewhere(&self.file, path))
     }
 
     /// Puts samples into the next write, as one record.
@@ -204,175 +231,6 @@ pub fn sync_folder(path: &Path) -> io::Result<()> {
         File::open(folder)?.sync_all()?;
     }
     Ok(())
-}
-
-/// How reading a segment ended.
-#[derive(Debug)]
-pub struct Tail {
-    /// The segment, open for appending behind its last whole record.
-    pub log: Log,
-    /// Bytes behind the last whole record. They were cut off, unless they are damage.
-    pub dropped: u64,
-    /// What was lost, if that is more than an unfinished write. Then nothing may be appended to the segment.
-    pub damage: Option<Damage>,
-}
-
-/// A record in a segment that is neither whole nor an unfinished write.
-#[derive(Debug, PartialEq)]
-pub struct Damage {
-    /// Its number.
-    pub record: u64,
-    /// Whole records behind it.
-    pub behind: Whole,
-    /// The file beside the segment that keeps it and all behind it.
-    pub aside: PathBuf,
-}
-
-/// Whole records that are not learnt.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Whole {
-    pub records: u64,
-    /// Rows in them.
-    pub rows: u64,
-}
-
-impl std::fmt::Display for Whole {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let plural = |n: u64| if n == 1 { "" } else { "s" };
-        let Self { records, rows } = self;
-        write!(f, "{records} whole record{} ({rows} row{})", plural(*records), plural(*rows))
-    }
-}
-
-/// Why a segment does not belong to this stream; `None` if it does, or if its beginning is cut off or damaged.
-pub fn foreign(path: &Path, whose: Identity) -> io::Result<Option<String>> {
-    let mut beginning = [0; BEGINNING];
-    if let Err(e) = File::open(path)?.read_exact(&mut beginning) {
-        return if e.kind() == io::ErrorKind::UnexpectedEof { Ok(None) } else { Err(e) };
-    }
-    let (magic, found) = beginning.split_at(MAGIC.len());
-    let (name, version) = magic.split_at(MAGIC.len() - 1);
-    Ok(if !MAGIC.starts_with(name) {
-        None
-    } else if !MAGIC.ends_with(version) {
-        Some(format!("version {} of the log, this build reads version {}", version[0], MAGIC[7]))
-    } else {
-        (found != whose).then(|| "it is a log of another stream".to_string())
-    })
-}
-
-/// Reads a segment record by record and opens it for appending. A record that the file ends in is cut off; it is kept
-/// beside the segment as `.torn`.
-pub fn replay(path: &Path, first: u64, mut record: impl FnMut(Record)) -> io::Result<Tail> {
-    let mut file = File::options().read(true).write(true).open(path)?;
-    let length = file.metadata()?.len();
-    let (mut end, mut next) = (0, first);
-    let mut reader = io::BufReader::with_capacity(1 << 20, &file);
-    let mut beginning = [0; BEGINNING];
-    if reader.read_exact(&mut beginning).is_ok() && beginning.starts_with(MAGIC) {
-        end = EMPTY;
-        while let Some((parsed, bytes)) = read_record(&mut reader, next, length - end) {
-            record(parsed);
-            end += bytes;
-            next += 1;
-        }
-    }
-    drop(reader);
-    let dropped = length - end;
-    let mut damage = None;
-    if let Some(behind) = damage_behind(&mut file, end, next)? {
-        let aside = path.with_extension(format!("damaged-{next}"));
-        copy_from(&mut file, end, &aside)?;
-        damage = Some(Damage { record: next, behind, aside });
-    } else if dropped > 0 {
-        // If the disk is full, the tail is not kept: it holds nothing that was acknowledged.
-        let _ = copy_from(&mut file, end, &path.with_extension("torn"));
-        file.set_len(end)?;
-        file.sync_all()?;
-    }
-    file.seek(SeekFrom::Start(end))?;
-    Ok(Tail { log: Log { file: Arc::new(file), end, first, next, buffer: Vec::new() }, dropped, damage })
-}
-
-/// The next record and its bytes, frame included; `None` if what follows is no whole record.
-fn read_record(reader: &mut impl Read, number: u64, left: u64) -> Option<(Record, u64)> {
-    let mut frame = [0; FRAME];
-    reader.read_exact(&mut frame).ok()?;
-    let (size, crc) = parse_frame(&frame)?;
-    if size as u64 > left {
-        return None;
-    }
-    let mut payload = vec![0; size];
-    reader.read_exact(&mut payload).ok()?;
-    if crc32fast::hash(&payload) != crc {
-        return None;
-    }
-    Some((parse(&payload, number)?, (FRAME + size) as u64))
-}
-
-/// Length and checksum of a payload; `None` if the bytes are no frame.
-fn parse_frame(frame: &[u8]) -> Option<(usize, u32)> {
-    let mut bytes = Bytes(frame);
-    let (size, crc, own) = (bytes.u32()?, bytes.u32()?, bytes.u32()?);
-    (crc32fast::hash(&frame[..8]) == own).then_some((size as usize, crc))
-}
-
-/// How many whole records lie behind a record that is not whole; `None` if what is there can be the write that was
-/// under way when the process or the machine stopped: a record that the file ends in, or zeros.
-fn damage_behind(file: &mut File, from: u64, next: u64) -> io::Result<Option<Whole>> {
-    let mut rest = Vec::new();
-    file.seek(SeekFrom::Start(from))?;
-    file.read_to_end(&mut rest)?;
-    let behind = whole_records(&rest, next);
-    let cut = rest.len() < FRAME || parse_frame(&rest).is_some_and(|(size, _)| rest.len() < FRAME + size);
-    let zeros = rest.iter().all(|&byte| byte == 0);
-    // A segment's beginning is whole before it is listed.
-    let harmless = from > 0 && behind.records == 0 && (cut || zeros);
-    Ok((!harmless).then_some(behind))
-}
-
-/// Whole records among bytes, from a record's number on.
-fn whole_records(bytes: &[u8], next: u64) -> Whole {
-    let payload = |at: usize| -> Option<&[u8]> {
-        let (size, crc) = parse_frame(bytes.get(at..at + FRAME)?)?;
-        let payload = bytes.get(at + FRAME..at + FRAME + size)?;
-        let number = u64::from_le_bytes(payload.get(..8)?.try_into().ok()?);
-        (number >= next && crc32fast::hash(payload) == crc).then_some(payload)
-    };
-    let rows = |payload: &[u8]| -> Option<u32> {
-        let mut bytes = Bytes(payload.get(8..)?);
-        if bytes.u8()? == SAMPLES { bytes.u32() } else { None }
-    };
-    let (mut at, mut whole) = (0, Whole::default());
-    while at < bytes.len() {
-        let Some(payload) = payload(at) else {
-            at += 1;
-            continue;
-        };
-        whole.records += 1;
-        whole.rows += u64::from(rows(payload).unwrap_or(0));
-        at += FRAME + payload.len();
-    }
-    whole
-}
-
-/// Copies a segment that cannot be replayed. Returns its whole records.
-pub fn set_aside(path: &Path, aside: &Path, first: u64) -> io::Result<Whole> {
-    let mut file = File::open(path)?;
-    copy_from(&mut file, 0, aside)?;
-    let mut bytes = Vec::new();
-    file.seek(SeekFrom::Start(0))?;
-    file.read_to_end(&mut bytes)?;
-    Ok(whole_records(&bytes, first))
-}
-
-/// Copies a file from a given byte on; the copy is on the disk when this returns.
-fn copy_from(file: &mut File, from: u64, to: &Path) -> io::Result<()> {
-    file.seek(SeekFrom::Start(from))?;
-    let mut copy = File::create(to)?;
-    io::copy(file, &mut copy)?;
-    copy.sync_all()?;
-    sync_folder(to)
 }
 
 fn put_samples(out: &mut Vec<u8>, samples: &Samples) {

@@ -5,16 +5,17 @@
 //! then listed, then written to; a base state is written, then listed, and only then what it replaces is removed. A
 //! crash in between leaves files that are not listed: a base that nobody needs, a segment without a record, or what the
 //! listed base has replaced. None of these is looked at again.
+//!
+//! The manifest names the stream: a folder that lies in another one's place is known by it.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::io;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use ultta::{Error, Result};
-use ultta_formats::write_atomically;
+use ultta_formats::{read_regular, write_atomically};
 
 use crate::log::sync_folder;
 use crate::store::io_error;
@@ -28,11 +29,17 @@ const FORMAT: &str = "ultta-manifest-1";
 /// No log ever has this many records: a larger number means damage.
 const MOST_RECORDS: u64 = 1 << 62;
 
+/// Bytes of a manifest, or of the settings, at most.
+pub const MOST_BYTES: u64 = 16 << 20;
+
 /// What belongs to a stream.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
     format: String,
+    /// Name of the stream. `None` in streams of earlier builds, until they are opened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// Digest of the head.
     pub head: String,
     /// SHA-256 of `stream.json`.
@@ -64,6 +71,9 @@ pub struct Base {
     pub number: u64,
     /// SHA-256 of its file.
     pub sha256: String,
+    /// Bytes of its file. `None` in those of earlier builds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
 }
 
 /// The file: the manifest, and the SHA-256 of its text.
@@ -76,10 +86,11 @@ struct Sealed {
 
 impl Manifest {
     /// The manifest of a new stream: no base, and one segment that begins with record 0.
-    pub fn new(head: &str, settings: &[u8]) -> Self {
+    pub fn new(name: &str, head: &str, settings: &[u8]) -> Self {
         let (head, settings) = (head.to_string(), sha256(settings));
         Self {
             format: FORMAT.into(),
+            name: Some(name.into()),
             head,
             settings,
             base: None,
@@ -97,8 +108,9 @@ impl Manifest {
     }
 
     /// Makes a base the one that recovery starts from. Its segment begins with the record of the same number.
-    pub fn rebase(&mut self, number: u64, sha256: String) {
-        self.base = Some(Base { number, sha256 });
+    pub fn rebase(&mut self, base: Base) {
+        let number = base.number;
+        self.base = Some(base);
         self.logs.retain(|&first| first > number);
         self.logs.insert(0, number);
     }
@@ -116,7 +128,7 @@ impl Manifest {
     pub fn read(folder: &Path) -> Result<Self> {
         let path = folder.join(FILE);
         let broken = |reason: String| Error::Format { reason, path: path.clone() };
-        let bytes = match fs::read(&path) {
+        let bytes = match read_regular(&path, MOST_BYTES) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 return Err(broken("the list of the stream's files is missing".into()));
             }
@@ -148,24 +160,33 @@ impl Manifest {
 /// SHA-256 in hexadecimal digits.
 pub fn sha256(bytes: &[u8]) -> String {
     let mut hash = Hash::default();
-    hash.0.update(bytes);
+    hash.hash.update(bytes);
     hash.finish()
 }
 
 /// SHA-256 of what is written to it.
 #[derive(Default)]
-pub struct Hash(Sha256);
+pub struct Hash {
+    hash: Sha256,
+    bytes: u64,
+}
 
 impl Hash {
+    /// Bytes so far.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// In hexadecimal digits.
     pub fn finish(self) -> String {
-        self.0.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+        self.hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
     }
 }
 
 impl io::Write for Hash {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.update(bytes);
+        self.hash.update(bytes);
+        self.bytes += bytes.len() as u64;
         Ok(bytes.len())
     }
 
@@ -176,14 +197,16 @@ impl io::Write for Hash {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
     fn a_manifest_is_read_as_written_and_any_change_is_noticed() {
         let folder = tempfile::tempdir().unwrap();
-        let mut manifest = Manifest::new("ab12", b"{}");
+        let mut manifest = Manifest::new("a", "ab12", b"{}");
         manifest.logs.push(40);
-        manifest.rebase(40, sha256(b"state"));
+        manifest.rebase(Base { number: 40, sha256: sha256(b"state"), bytes: Some(5) });
         assert_eq!((manifest.start(), &manifest.logs[..]), (40, &[40][..]));
         manifest.logs.push(90);
         manifest.write(folder.path()).unwrap();

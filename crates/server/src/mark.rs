@@ -6,13 +6,15 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ultta::{Error, Result};
+use ultta_formats::open_regular;
 
 use crate::log::sync_folder;
 use crate::store::io_error;
+use crate::watch::elsewhere;
 
 /// Name of the mark in its folder.
 pub const FILE: &str = "synced";
@@ -21,10 +23,15 @@ pub const FILE: &str = "synced";
 const SECTOR: usize = 512;
 /// Bytes of a place: the number and its checksum.
 const PLACE: usize = 12;
+/// Bytes of the file.
+const BYTES: usize = SECTOR + PLACE;
 
 /// The mark of one stream's log.
 #[derive(Debug)]
-pub struct Mark(Mutex<Marked>);
+pub struct Mark {
+    path: PathBuf,
+    marked: Mutex<Marked>,
+}
 
 #[derive(Debug)]
 struct Marked {
@@ -38,36 +45,27 @@ impl Mark {
     /// Makes the mark of a log that has nothing on the disk yet. The file is on the disk when this returns.
     pub fn create(folder: &Path) -> Result<()> {
         let path = folder.join(FILE);
-        let make = || -> io::Result<()> {
-            let mut bytes = vec![0; SECTOR + PLACE];
-            bytes[..PLACE].copy_from_slice(&place(0));
-            bytes[SECTOR..].copy_from_slice(&place(0));
-            let mut file = File::create(&path)?;
-            file.write_all(&bytes)?;
-            file.sync_all()?;
-            sync_folder(&path)
-        };
-        make().map_err(|e| io_error("creating", &path, e))
+        make(&path, 0).map(drop).map_err(|e| io_error("creating", &path, e))
     }
 
     /// Opens the mark of a folder. One that is missing or damaged is an error.
     pub fn open(folder: &Path) -> Result<Self> {
         let path = folder.join(FILE);
         let broken = |reason: &str| Error::Format { reason: reason.into(), path: path.clone() };
-        let mut file = match File::options().read(true).write(true).open(&path) {
+        let mut file = match open_regular(&path, File::options().read(true).write(true)) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 return Err(broken("the mark of the log's end is missing"));
             }
             opened => opened.map_err(|e| io_error("opening", &path, e))?,
         };
         let mut bytes = Vec::new();
-        let most = (SECTOR + PLACE) as u64;
+        let most = BYTES as u64;
         (&mut file).take(most).read_to_end(&mut bytes).map_err(|e| io_error("reading", &path, e))?;
         let numbers = [0, SECTOR].map(|at| number(bytes.get(at..at + PLACE)?));
         // The older one, or the one that is not whole, is written next.
         let next = usize::from(numbers[1] < numbers[0]);
         let number = numbers[1 - next].ok_or_else(|| broken("the mark of the log's end is damaged"))?;
-        Ok(Self(Mutex::new(Marked { file, number, next })))
+        Ok(Self { path, marked: Mutex::new(Marked { file, number, next }) })
     }
 
     /// Records before this number are known to be on the disk.
@@ -89,9 +87,41 @@ impl Mark {
         Ok(())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Marked> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Whether somebody else has removed, cut or exchanged the file. Says what.
+    pub fn harm(&self) -> Option<String> {
+        let marked = self.lock();
+        let cut = match marked.file.metadata() {
+            Ok(found) => (found.len() < BYTES as u64).then(|| "it was cut off".to_string()),
+            Err(e) => Some(format!("its state cannot be asked for: {e}")),
+        };
+        cut.or_else(|| elsewhere(&marked.file, &self.path))
     }
+
+    /// Makes the file anew, with the number that is known.
+    pub fn renew(&self) -> Result<()> {
+        let mut marked = self.lock();
+        let file = make(&self.path, marked.number).map_err(|e| io_error("creating", &self.path, e))?;
+        (marked.file, marked.next) = (file, 0);
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Marked> {
+        self.marked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A file with this number in both places, in the place of whatever file is there.
+fn make(path: &Path, number: u64) -> io::Result<File> {
+    let mut bytes = vec![0; BYTES];
+    bytes[..PLACE].copy_from_slice(&place(number));
+    bytes[SECTOR..].copy_from_slice(&place(number));
+    let aside = path.with_extension("new");
+    let mut file = open_regular(&aside, File::options().create(true).truncate(true).read(true).write(true))?;
+    file.write_all(&bytes)?;
+    file.sync_all()?;
+    std::fs::rename(&aside, path)?;
+    sync_folder(path)?;
+    Ok(file)
 }
 
 fn place(number: u64) -> [u8; PLACE] {

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use axum::body::Bytes;
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 
 use crate::problem::Problem;
 use crate::settings::Limits;
+use crate::turns::{Turn, Turns};
 
 /// Turns pictures into features. The command line passes one in when a model is loaded.
 pub trait PictureEncoder: Send + Sync {
@@ -22,14 +23,17 @@ pub trait PictureEncoder: Send + Sync {
     fn encode(&self, picture: &[u8]) -> Result<Vec<f32>, String>;
 }
 
-/// An image model that encodes as many pictures at once as there are cores. Requests take turns, picture by picture, in
-/// the order in which they ask: a request of many pictures does not keep one of few waiting, and one whose client has
-/// gone ends with the picture at hand. Some more requests may wait; what they hold in memory is bounded with them. All of it
+/// What a picture costs beside its pixels, in pixels: the pass of the model.
+const PASS: u64 = 1_000_000;
+
+/// An image model that encodes as many pictures at once as there are cores. Requests take turns, picture by picture, and the
+/// one that was given the fewest pixels is next: a request of many or of large pictures does not keep one of few small ones
+/// waiting. One whose client has gone ends with the picture at hand. Some more requests may wait; what they hold in memory is bounded with them. All of it
 /// stands behind the other requests, which take far less of a processor.
 pub struct Pictures {
     encoder: Arc<dyn PictureEncoder>,
     places: Arc<Semaphore>,
-    cores: Arc<Semaphore>,
+    turns: Turns,
     threads: Threads,
     /// Pixels that the pictures of a request may have together.
     most_pixels: u64,
@@ -37,14 +41,17 @@ pub struct Pictures {
 
 impl Pictures {
     pub fn new(encoder: Arc<dyn PictureEncoder>, limits: &Limits) -> std::io::Result<Self> {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Self::on(std::thread::available_parallelism().map_or(1, usize::from), encoder, limits)
+    }
+
+    fn on(cores: usize, encoder: Arc<dyn PictureEncoder>, limits: &Limits) -> std::io::Result<Self> {
         Ok(Self {
             encoder,
             threads: Threads::new(cores)?,
             places: Arc::new(Semaphore::new(
                 cores + limits.picture_queue.min(Semaphore::MAX_PERMITS - cores),
             )),
-            cores: Arc::new(Semaphore::new(cores)),
+            turns: Turns::new(cores),
             most_pixels: limits.request_pixels as u64,
         })
     }
@@ -57,42 +64,53 @@ impl Pictures {
     /// One row per picture, all rows one after another. If this future is dropped, pictures that wait are not encoded.
     pub async fn encode(&self, pictures: Vec<Bytes>) -> Result<Vec<f32>, Problem> {
         let _place = self.places.try_acquire().map_err(|_| busy())?;
-        let most = self.most_pixels;
-        let mut pixels: u64 = 0;
-        let mut rows = Vec::with_capacity(pictures.len() * self.dim());
+        let (most, all) = (self.most_pixels, pictures.clone());
         // The sizes of all pictures are checked before the first is decoded.
-        for (i, picture) in pictures.iter().enumerate() {
-            let own = self.turn(picture, |encoder, picture| encoder.pixels(picture)).await?;
-            pixels = pixels.saturating_add(own.map_err(|reason| refusal(i, &reason))?);
-            if pixels > most {
-                return Err(Problem::too_large(format!(
-                    "the pictures of a request may have {most} pixels together (limits.request_pixels), the first {} have {pixels}",
-                    i + 1
-                )));
-            }
-        }
-        for (i, picture) in pictures.iter().enumerate() {
-            let row = self.turn(picture, |encoder, picture| encoder.encode(picture)).await?;
+        let (sizes, mut next) =
+            self.work(self.turns.first(), 0, move |encoder| sizes(encoder, &all, most)).await?;
+        let mut rows = Vec::with_capacity(pictures.len() * self.dim());
+        for (i, (picture, pixels)) in pictures.into_iter().zip(sizes?).enumerate() {
+            let cost = pixels.saturating_add(PASS);
+            let (row, after) = self.work(next, cost, move |encoder| encoder.encode(&picture)).await?;
             rows.extend(row.map_err(|reason| refusal(i, &reason))?);
+            next = after;
         }
         Ok(rows)
     }
 
-    /// Does some work on a picture when it is this request's turn. The core is held until the work is done, also if
-    /// nobody waits for it any more.
-    async fn turn<T: Send + 'static>(
+    /// Does some work when it is this request's turn, and asks for its next one. The core is held until the work is done, also
+    /// if nobody waits for it any more.
+    async fn work<T: Send + 'static>(
         &self,
-        picture: &Bytes,
-        work: impl FnOnce(&dyn PictureEncoder, &[u8]) -> T + Send + 'static,
-    ) -> Result<T, Problem> {
-        let core = self.cores.clone().acquire_owned().await.map_err(|_| busy())?;
-        let (encoder, picture) = (self.encoder.clone(), picture.clone());
+        turn: oneshot::Receiver<Turn>,
+        cost: u64,
+        work: impl FnOnce(&dyn PictureEncoder) -> T + Send + 'static,
+    ) -> Result<(T, oneshot::Receiver<Turn>), Problem> {
+        let turn = turn.await.map_err(|_| busy())?;
+        let encoder = self.encoder.clone();
         let done = self.threads.run(move || {
-            let _core = core;
-            work(&*encoder, &picture)
+            let done = work(&*encoder);
+            (done, turn.again(cost))
         });
         done.await
     }
+}
+
+/// Pixels of each picture, if all together are not too many.
+fn sizes(encoder: &dyn PictureEncoder, pictures: &[Bytes], most: u64) -> Result<Vec<u64>, Problem> {
+    let (mut sizes, mut sum) = (Vec::with_capacity(pictures.len()), 0u64);
+    for (i, picture) in pictures.iter().enumerate() {
+        let own = encoder.pixels(picture).map_err(|reason| refusal(i, &reason))?;
+        sum = sum.saturating_add(own);
+        if sum > most {
+            return Err(Problem::too_large(format!(
+                "the pictures of a request may have {most} pixels together (limits.request_pixels), the first {} have {sum}",
+                i + 1
+            )));
+        }
+        sizes.push(own);
+    }
+    Ok(sizes)
 }
 
 /// Threads of the image model's own.
@@ -137,4 +155,67 @@ fn busy() -> Problem {
 
 fn refusal(picture: usize, reason: &str) -> Problem {
     Problem::invalid(format!("picture {picture}: {reason}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Mutex, RwLock};
+
+    use super::*;
+
+    /// A model that works while its gate is open, and notes the sizes of what it was given. A picture is its size.
+    #[derive(Default)]
+    struct Noting {
+        gate: RwLock<()>,
+        seen: Mutex<Vec<u64>>,
+    }
+
+    impl PictureEncoder for Noting {
+        fn dim(&self) -> usize {
+            1
+        }
+
+        fn pixels(&self, picture: &[u8]) -> Result<u64, String> {
+            Ok(u64::from_le_bytes(picture.try_into().map_err(|_| "not a picture")?))
+        }
+
+        fn encode(&self, picture: &[u8]) -> Result<Vec<f32>, String> {
+            self.seen.lock().unwrap().push(self.pixels(picture)?);
+            drop(self.gate.read().unwrap());
+            Ok(vec![1.0])
+        }
+    }
+
+    /// On one core a request of large pictures lets one of small ones go first until that was given as many pixels.
+    #[test]
+    fn requests_take_turns_by_pixels() {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let noting = Arc::new(Noting::default());
+        let pictures = Arc::new(Pictures::on(1, noting.clone(), &Limits::default()).unwrap());
+        let ask = |size: u64, count: usize| {
+            let (pictures, picture) = (pictures.clone(), Bytes::copy_from_slice(&size.to_le_bytes()));
+            runtime.spawn(async move { pictures.encode(vec![picture; count]).await.map(|rows| rows.len()) })
+        };
+        let seen = |count: usize| {
+            while noting.seen.lock().unwrap().len() < count {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+        };
+        let closed = noting.gate.write().unwrap();
+        let large = ask(40_000_000, 2);
+        seen(1);
+        let small = ask(400_000, 8);
+        // It waits for the only core: one of its places is taken.
+        while pictures.places.available_permits() != 1 + Limits::default().picture_queue - 2 {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        drop(closed);
+        let rows = runtime.block_on(async { (large.await.unwrap(), small.await.unwrap()) });
+        assert!(matches!(rows, (Ok(2), Ok(8))));
+        let seen = noting.seen.lock().unwrap();
+        let last = seen.iter().rposition(|size| *size == 40_000_000).unwrap();
+        assert_eq!(last, 9, "the second large picture comes last: {seen:?}");
+    }
 }

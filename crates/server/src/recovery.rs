@@ -83,6 +83,7 @@ pub fn recover(folder: &Folder, head: Head, config: &Config) -> Result<Recovered
             beyond = beyond.max(record.saturating_add(lost.records));
         }
         current = Some(tail.log);
+        folder.remember_log(first);
     }
     let Replayer { mut session, mut extra, records, .. } = replayer;
     let Some(mut log) = current else {
@@ -112,7 +113,9 @@ pub fn recover(folder: &Folder, head: Head, config: &Config) -> Result<Recovered
         }
         log = folder.create_log(number)?;
         folder.write_base(session.state(), number, session.learning(), extra)?;
-        folder.compact()?;
+        if let Err(error) = folder.compact() {
+            tracing::warn!(path = %folder.path().display(), %error, "old logs stay");
+        }
     }
     let damage = folder.damage();
     Ok(Recovered { session, extra, log, records, dropped, damage })
@@ -293,7 +296,7 @@ mod tests {
         let path = root.path().join("a");
         let meta = Meta::new(&config, None, None, 0.0, Some("all".into()));
         Folder::create(&path, &head, &meta, None).unwrap();
-        let open = || recover(&Folder::open(path.clone()).unwrap(), head.clone(), &config).unwrap();
+        let open = || recover(&Folder::open(path.clone(), false).unwrap(), head.clone(), &config).unwrap();
         let (mut session, mut extra, mut log) = (new(), Extra::default(), open().log);
         let (mut ends, mut states) =
             (vec![log.bytes()], vec![(session.state().to_bytes().unwrap(), extra.position)]);

@@ -4,17 +4,19 @@
 //!
 //! After large bodies and answers, and after many smaller ones, free memory is given back to the system.
 //!
-//! A part of the room is for small bodies alone: clients that send large ones and then pause do not keep others out.
+//! A part of the room is for small bodies alone, and a part of that for tiny ones: clients that send large ones and then pause do
+//! not keep others out. Nor do clients that send small ones and then pause: where room is wanted and there is none, the bodies that have paused for longest
+//! lose theirs.
 
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
 
 use axum::body::{Body, BodyDataStream, Bytes};
 use futures_util::{Stream, StreamExt};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::problem::Problem;
 
@@ -22,21 +24,99 @@ use crate::problem::Problem;
 const UNIT: usize = 1024;
 /// A share up to this size is small.
 const SMALL: usize = 1 << 20;
+/// A share up to this size is tiny: a few rows.
+const TINY: usize = 64 << 10;
 /// Bytes of smaller shares, each above a quarter of that, after which memory is given back, too.
 const WORTH_IT: usize = 16 << 20;
 /// Memory is given back this long after a large share, so that it is free by then, and not more often.
 const GIVE_BACK_AFTER: Duration = Duration::from_secs(1);
 /// The rest of a body is awaited for this long.
 const LINGER: Duration = Duration::from_secs(10);
+/// A body pauses if less than [`STEP`] of it came in this time.
+const PAUSE: Duration = Duration::from_secs(3);
+const STEP: usize = 16 << 10;
 
 /// Room for the bodies of all requests, and for large answers until they are sent.
 pub struct Room {
-    units: Arc<Semaphore>,
-    /// The part of the room that all large shares together may hold.
-    large: Arc<Semaphore>,
+    book: Arc<Mutex<Book>>,
     bytes: usize,
     large_bytes: usize,
     left: Arc<Left>,
+}
+
+/// Who holds what of the room, in units.
+struct Book {
+    /// What all shares together may still hold, those that are not tiny, and large ones.
+    free: [usize; 3],
+    shares: BTreeMap<u64, Held>,
+    /// The next share's number.
+    next: u64,
+    pause: Duration,
+}
+
+/// What a share holds.
+#[derive(Default)]
+struct Held {
+    /// Of each kind of room.
+    units: [usize; 3],
+    /// While its client sends.
+    sending: Option<Sending>,
+    /// Whether it lost its room because its client paused.
+    is_cut: bool,
+}
+
+/// How far a client is with its body.
+struct Sending {
+    /// Units that it had sent at this moment. Little more does not count as going on.
+    units: usize,
+    at: Instant,
+    /// Who waits for more of it.
+    waker: Option<Waker>,
+}
+
+impl Book {
+    /// Has a share hold this many bytes, no more and no less. If there is no room, tells of which kind.
+    fn hold(&mut self, share: u64, bytes: usize) -> Result<(), usize> {
+        let Some(held) = self.shares.get_mut(&share) else { return Err(0) };
+        let units = bytes.div_ceil(UNIT);
+        let needed = [units, if bytes > TINY { units } else { 0 }, if bytes > SMALL { units } else { 0 }];
+        let lacks = |&kind: &usize| needed[kind] > held.units[kind] + self.free[kind];
+        if let Some(kind) = (0..3).rev().find(lacks) {
+            return Err(kind);
+        }
+        if held.is_cut && units > 0 {
+            return Err(0);
+        }
+        for (kind, needed) in needed.into_iter().enumerate() {
+            self.free[kind] = self.free[kind] + held.units[kind] - needed;
+        }
+        held.units = needed;
+        if let Some(sending) = held.sending.as_mut().filter(|s| units >= s.units + STEP / UNIT) {
+            (sending.units, sending.at) = (units, Instant::now());
+        }
+        Ok(())
+    }
+
+    fn is_cut(&self, share: u64) -> bool {
+        self.shares.get(&share).is_some_and(|held| held.is_cut)
+    }
+
+    /// Takes the room of the body that has paused for longest among those that hold room of a kind. `false` if none does.
+    fn cut(&mut self, but: u64, kind: usize) -> bool {
+        let paused = |(&share, held): (&u64, &Held)| {
+            let at = held.sending.as_ref()?.at;
+            (share != but && held.units[kind] > 0 && at.elapsed() >= self.pause).then_some((at, share))
+        };
+        let Some((_, share)) = self.shares.iter().filter_map(paused).min() else { return false };
+        let _ = self.hold(share, 0);
+        if let Some(held) = self.shares.get_mut(&share) {
+            held.is_cut = true;
+            if let Some(waker) = held.sending.as_mut().and_then(|sending| sending.waker.take()) {
+                waker.wake();
+            }
+        }
+        true
+    }
 }
 
 /// What requests leave behind when they are answered.
@@ -52,27 +132,27 @@ impl Room {
     /// Room for `bytes` bytes of bodies and answers. A body of the largest size always fits into it.
     pub fn new(bytes: usize, largest: usize) -> Self {
         let large_bytes = (bytes - bytes / 8).max(largest.min(bytes));
-        let semaphore =
-            |bytes: usize| Arc::new(Semaphore::new(bytes.div_ceil(UNIT).min(Semaphore::MAX_PERMITS)));
-        Self {
-            units: semaphore(bytes),
-            large: semaphore(large_bytes),
-            bytes,
-            large_bytes,
-            left: Arc::default(),
-        }
+        let free = [bytes, bytes.midpoint(large_bytes), large_bytes].map(|bytes| bytes.div_ceil(UNIT));
+        let book = Book { free, shares: BTreeMap::new(), next: 0, pause: PAUSE };
+        Self { book: Arc::new(Mutex::new(book)), bytes, large_bytes, left: Arc::default() }
     }
 
     /// A share that holds nothing yet.
     pub fn share(&self) -> Share {
-        Share {
-            units: self.units.clone(),
-            large: self.large.clone(),
-            held: None,
-            held_as_large: None,
-            most: 0,
-            left: self.left.clone(),
-        }
+        self.open(None)
+    }
+
+    /// A share of a body that is being sent. It may lose its room if its client pauses.
+    pub fn share_of_body(&self) -> Share {
+        self.open(Some(Sending { units: 0, at: Instant::now(), waker: None }))
+    }
+
+    fn open(&self, sending: Option<Sending>) -> Share {
+        let mut book = lock(&self.book);
+        let number = book.next;
+        book.next += 1;
+        book.shares.insert(number, Held { sending, ..Held::default() });
+        Share { book: self.book.clone(), number, most: 0, left: self.left.clone() }
     }
 
     /// Bytes that answers may have together.
@@ -99,14 +179,20 @@ impl Room {
             "{bytes} bytes of bodies and answers are being worked on already (limits.waiting_bytes); try again"
         ))
     }
+
+    /// The refusal of a request whose body paused while others wanted its room.
+    pub fn cut_off(&self) -> Problem {
+        Problem::timeout(format!(
+            "the body paused for {} seconds, and others wanted its room (limits.waiting_bytes)",
+            PAUSE.as_secs()
+        ))
+    }
 }
 
 /// The room that one request holds.
 pub struct Share {
-    units: Arc<Semaphore>,
-    large: Arc<Semaphore>,
-    held: Option<OwnedSemaphorePermit>,
-    held_as_large: Option<OwnedSemaphorePermit>,
+    book: Arc<Mutex<Book>>,
+    number: u64,
     /// Bytes that it held room for at most.
     most: usize,
     left: Arc<Left>,
@@ -114,6 +200,10 @@ pub struct Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
+        let mut book = lock(&self.book);
+        let _ = book.hold(self.number, 0);
+        book.shares.remove(&self.number);
+        drop(book);
         if self.most <= SMALL / 4 {
             return;
         }
@@ -142,45 +232,43 @@ fn give_back_soon(left: &Arc<Left>) {
 impl Share {
     /// Bytes that it holds room for.
     pub fn bytes(&self) -> usize {
-        permits(&self.held) * UNIT
+        lock(&self.book).shares.get(&self.number).map_or(0, |held| held.units[0] * UNIT)
     }
 
     /// Holds room for this many bytes, no more and no less. `false` if there is not enough; then it holds what it held.
     pub fn hold(&mut self, bytes: usize) -> bool {
-        let needed = bytes.div_ceil(UNIT);
-        let as_large = if bytes > SMALL { needed } else { 0 };
-        let before = permits(&self.held_as_large);
-        if !adjust(&mut self.held_as_large, &self.large, as_large) {
-            return false;
-        }
-        let fits = adjust(&mut self.held, &self.units, needed);
+        let mut book = lock(&self.book);
+        let fits = loop {
+            let Err(kind) = book.hold(self.number, bytes) else { break true };
+            if book.is_cut(self.number) || !book.cut(self.number, kind) {
+                break false;
+            }
+        };
         self.most = self.most.max(if fits { bytes } else { 0 });
-        if !fits && before < as_large {
-            adjust(&mut self.held_as_large, &self.large, before);
-        }
         fits
     }
-}
 
-fn permits(held: &Option<OwnedSemaphorePermit>) -> usize {
-    held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits)
-}
-
-/// Holds as many permits as needed, no more and no less. `false` if there are not enough.
-fn adjust(held: &mut Option<OwnedSemaphorePermit>, all: &Arc<Semaphore>, needed: usize) -> bool {
-    let before = permits(held);
-    if needed < before {
-        drop(held.as_mut().and_then(|permit| permit.split(before - needed)));
+    /// Whether it lost its room because its client paused.
+    pub fn is_cut(&self) -> bool {
+        lock(&self.book).is_cut(self.number)
     }
-    if needed > before {
-        let more = u32::try_from(needed - before).unwrap_or(u32::MAX);
-        let Ok(more) = all.clone().try_acquire_many_owned(more) else { return false };
-        match held {
-            Some(permit) => permit.merge(more),
-            None => *held = Some(more),
+
+    /// Its body has come: from now on it is not its client that is waited for.
+    fn has_come(&self) {
+        if let Some(held) = lock(&self.book).shares.get_mut(&self.number) {
+            held.sending = None;
         }
     }
-    true
+
+    /// More of its body is waited for. `false` if nobody need wait any more.
+    fn wait(&self, waker: &Waker) -> bool {
+        let mut book = lock(&self.book);
+        let Some(held) = book.shares.get_mut(&self.number).filter(|held| !held.is_cut) else { return false };
+        if let Some(sending) = &mut held.sending {
+            sending.waker = Some(waker.clone());
+        }
+        true
+    }
 }
 
 /// Watches the body of a request: its room, and what was not read of it.
@@ -209,6 +297,11 @@ impl Watch {
     /// Whether the body was cut off because there was no room for it.
     pub fn is_full(&self) -> bool {
         self.0.full.load(Ordering::Acquire)
+    }
+
+    /// Whether the body was cut off because it paused while others wanted its room.
+    pub fn is_cut(&self) -> bool {
+        self.0.share.as_ref().is_some_and(|share| lock(share).is_cut())
     }
 
     /// Gives the room back, and reads and drops what is left of the body, up to a number of bytes.
@@ -244,9 +337,19 @@ impl Stream for Counted {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.touched = true;
         let Some(inner) = &mut self.inner else { return Poll::Ready(None) };
-        let item = ready!(inner.poll_next_unpin(context));
+        let Poll::Ready(item) = inner.poll_next_unpin(context) else {
+            let goes_on = self.watched.share.as_ref().is_none_or(|share| lock(share).wait(context.waker()));
+            if goes_on {
+                return Poll::Pending;
+            }
+            self.inner = None;
+            return Poll::Ready(Some(Err(axum::Error::new("it paused while others wanted its room"))));
+        };
         let Some(Ok(chunk)) = &item else {
             self.inner = None;
+            if let Some(share) = &self.watched.share {
+                lock(share).has_come();
+            }
             return Poll::Ready(item);
         };
         self.bytes += chunk.len();
@@ -284,7 +387,7 @@ mod tests {
         drop(other);
         assert!(one.hold(4 * UNIT) && !one.hold(4 * UNIT + 1));
         drop(one);
-        assert_eq!(room.units.available_permits(), 4);
+        assert_eq!(lock(&room.book).free[0], 4);
     }
 
     #[test]
@@ -295,16 +398,52 @@ mod tests {
         assert!(!other.hold(6 * SMALL + UNIT) && small.hold(SMALL), "the rest is for small ones");
         assert!(!small.hold(SMALL + 1));
         let mut third = room.share();
-        assert!(third.hold(SMALL) && !room.share().hold(1), "all is held");
+        assert!(!third.hold(TINY + 1), "what is left is for tiny ones");
+        let mut tiny: Vec<Share> = (0..SMALL / TINY).map(|_| room.share()).collect();
+        assert!(tiny.iter_mut().all(|share| share.hold(TINY)) && !room.share().hold(1), "all is held");
         assert!(!third.hold(2 * SMALL) && one.hold(SMALL) && third.hold(2 * SMALL), "a large one has left");
-        drop((one, other, small, third));
-        assert_eq!(room.units.available_permits() * UNIT, 16 * SMALL);
-        assert_eq!(room.large.available_permits() * UNIT, 14 * SMALL);
+        drop((one, other, small, third, tiny));
+        assert_eq!(lock(&room.book).free.map(|units| units * UNIT), [16 * SMALL, 15 * SMALL, 14 * SMALL]);
         // The largest body fits, if need be into all of the room.
         assert!(Room::new(4 * SMALL, 4 * SMALL).share().hold(4 * SMALL));
         let refusal = |bytes| room.for_answer(bytes).map(drop).map_err(|problem| problem.status);
         assert_eq!((refusal(14 * SMALL), refusal(14 * SMALL + 1)), (Ok(()), Err(413)));
         let _held = room.for_answer(13 * SMALL).map_err(|problem| problem.detail).unwrap();
         assert_eq!(refusal(2 * SMALL), Err(429));
+    }
+
+    #[test]
+    fn bodies_that_pause_lose_their_room_to_those_that_want_it() {
+        let room = Room::new(4 * SMALL, 4 * SMALL);
+        let [mut first, mut second, mut third] = [(); 3].map(|()| room.share_of_body());
+        assert!(first.hold(SMALL) && second.hold(SMALL) && third.hold(SMALL));
+        let answer = room.for_answer(SMALL).map_err(|problem| problem.detail).unwrap();
+        assert!(!room.share().hold(1) && !first.is_cut(), "nobody pauses yet");
+        lock(&room.book).pause = Duration::ZERO;
+        third.has_come();
+        let mut other = room.share();
+        assert!(
+            other.hold(UNIT) && first.is_cut() && !second.is_cut(),
+            "the one that waits for longest, no more"
+        );
+        assert!(!first.hold(1) && first.hold(0), "what it lost is lost");
+        assert!(other.hold(SMALL) && !second.is_cut());
+        assert!(!other.hold(5 * SMALL) && !second.is_cut(), "in vain: none of them is large");
+        assert!(other.hold(SMALL + UNIT) && second.is_cut() && !third.is_cut() && !answer.is_cut());
+        assert!(!room.share().hold(SMALL), "what is worked on is left alone");
+        drop((first, second, third, answer, other));
+        assert_eq!(lock(&room.book).free[0] * UNIT, 4 * SMALL);
+        assert!(lock(&room.book).shares.is_empty());
+    }
+
+    #[test]
+    fn a_body_that_comes_in_drops_pauses() {
+        let room = Room::new(SMALL, 0);
+        let mut drops = room.share_of_body();
+        let at = |room: &Room| lock(&room.book).shares[&0].sending.as_ref().map(|sending| sending.at);
+        let begun = at(&room);
+        assert!(drops.hold(UNIT) && drops.hold(STEP - UNIT));
+        assert_eq!(at(&room), begun);
+        assert!(drops.hold(STEP) && at(&room) > begun);
     }
 }

@@ -26,7 +26,9 @@ pub struct Shadow {
 }
 
 impl Shadows {
+    /// Adds a shadow, in the place of one of its name.
     pub fn add(&self, shadow: Shadow) {
+        self.remove(&shadow.name);
         self.lock().push(shadow);
     }
 

@@ -9,35 +9,43 @@
 //!                           synced                  the number up to which records are known to be on the disk
 //!                           log-<n>.damaged-<m>     what a damaged segment held from record m on
 //!                           snapshots/<label>.safetensors
+//!                           <file>.exchanged        what somebody else put in a file's place while the server ran
 //! ```
 
-use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use ultta::{Config, Error, Head, Result, State};
-use ultta_formats::{map_file, write_atomically};
+use ultta_formats::regular::demand_regular;
+use ultta_formats::{read_regular, write_atomically};
 
 use crate::clock::Arrivals;
 use crate::log::{self, Log, sync_folder};
-use crate::manifest::{Base, Hash, Manifest, sha256};
+use crate::manifest::{self, Base, Hash, MOST_BYTES, Manifest, sha256};
 use crate::mark::Mark;
 use crate::settings::Durability;
-use crate::streams::check_name;
+use crate::watch::Prints;
+
+mod look;
+mod snapshots;
 
 const FORMAT: &str = "ultta-stream-2";
 
+const HEAD: &str = "head.safetensors";
+const SETTINGS: &str = "stream.json";
+
+/// Bytes of the note of what was lost, about, and what is said of what does not fit.
+const MOST_NOTED: usize = 4 << 10;
+const MORE: &str = "; and more, which the log of the server has";
+
+/// Bytes of a head, or of a state whose length is not known, at most.
+const MOST_FILE: u64 = 4 << 30;
+
 /// Where earlier builds kept the note of what was lost.
 const EARLIER_DAMAGE: &str = "damage.txt";
-
-/// In the metadata of a snapshot: the SHA-256 of the file without this entry.
-const SEAL: &str = "server.sha256";
-
-/// In the metadata of a snapshot: its label, so that another one under its name is noticed.
-const LABEL: &str = "server.label";
 
 /// What `stream.json` says.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -73,6 +81,12 @@ pub struct Folder {
     path: PathBuf,
     manifest: Arc<Mutex<Manifest>>,
     mark: Arc<Mark>,
+    /// The folder, whatever lies at its path. Where folders cannot be opened, there is none.
+    own: Arc<Mutex<Option<File>>>,
+    /// The files that do not grow, as they were when they were written or read.
+    prints: Arc<Prints>,
+    /// The text of the settings, once they are read.
+    settings: Arc<OnceLock<Vec<u8>>>,
 }
 
 impl Folder {
@@ -83,11 +97,11 @@ impl Folder {
         let io_error = |e| io_error("creating", path, e);
         let _ = fs::remove_dir_all(&aside);
         fs::create_dir_all(aside.join("snapshots")).map_err(io_error)?;
-        head.save(aside.join("head.safetensors"))?;
+        head.save(aside.join(HEAD))?;
         let settings = serde_json::to_vec_pretty(meta).map_err(|e| io_error(e.into()))?;
-        write_atomically(&aside.join("stream.json"), &settings)?;
+        write_atomically(&aside.join(SETTINGS), &settings)?;
         Mark::create(&aside)?;
-        let folder = Self::with(aside.clone(), Manifest::new(head.digest(), &settings))?;
+        let folder = Self::with(aside.clone(), Manifest::new(&name, head.digest(), &settings))?;
         folder.create_log(0)?;
         match start {
             Some((state, learning)) => folder.write_base(state.clone(), 0, *learning, Extra::default())?,
@@ -98,15 +112,21 @@ impl Folder {
     }
 
     /// Opens the folder of a stream. Every file that is listed must be there, and nothing may have been learnt into a
-    /// segment that is not.
-    pub fn open(path: PathBuf) -> Result<Self> {
+    /// segment that is not. With `adopt` it may have been another stream's: it was copied here.
+    pub fn open(path: PathBuf, adopt: bool) -> Result<Self> {
         let manifest = Manifest::read(&path)?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if let Some(other) = manifest.name.as_ref().filter(|other| **other != name && !adopt) {
+            let reason =
+                format!("it is the folder of the stream {other}; put each folder back in its own place");
+            return Err(Error::Format { reason, path });
+        }
         if !manifest.marked {
             Mark::create(&path)?;
         }
         let folder = Self::with(path, manifest.clone())?;
-        if !manifest.marked {
-            folder.list(|manifest| manifest.marked = true)?;
+        if !manifest.marked || manifest.name.as_ref() != Some(&name) {
+            folder.list(|manifest| (manifest.marked, manifest.name) = (true, Some(name)))?;
         }
         if let Some(base) = &manifest.base {
             demand(&folder.base_path(base), "a base state")?;
@@ -132,6 +152,9 @@ impl Folder {
             }
         }
         folder.take_over()?;
+        for label in folder.manifest().snapshots.iter().flatten() {
+            folder.prints.remember(&folder.snapshot_path(label));
+        }
         Ok(folder)
     }
 
@@ -142,7 +165,7 @@ impl Folder {
             self.list(|manifest| manifest.snapshots = Some(found))?;
         }
         let path = self.path.join(EARLIER_DAMAGE);
-        match fs::read(&path) {
+        match read_regular(&path, MOST_BYTES) {
             Ok(text) => self.note_damage(&String::from_utf8_lossy(&text))?,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(e) => return Err(io_error("opening", &path, e)),
@@ -152,7 +175,10 @@ impl Folder {
 
     fn with(path: PathBuf, manifest: Manifest) -> Result<Self> {
         let mark = Arc::new(Mark::open(&path)?);
-        Ok(Self { path, manifest: Arc::new(Mutex::new(manifest)), mark })
+        let (own, prints) = (Arc::new(Mutex::new(File::open(&path).ok())), Arc::new(Prints::default()));
+        prints.remember(&path.join(manifest::FILE));
+        let manifest = Arc::new(Mutex::new(manifest));
+        Ok(Self { path, manifest, mark, own, prints, settings: Arc::default() })
     }
 
     /// Records before this number are known to be on the disk.
@@ -182,10 +208,12 @@ impl Folder {
 
     /// Changes the manifest, on the disk and here.
     fn list(&self, change: impl FnOnce(&mut Manifest)) -> Result<()> {
+        self.demand_own()?;
         let mut current = self.manifest();
         let mut changed = current.clone();
         change(&mut changed);
         changed.write(&self.path)?;
+        self.prints.remember(&self.path.join(manifest::FILE));
         *current = changed;
         Ok(())
     }
@@ -217,9 +245,14 @@ impl Folder {
     }
 
     pub fn head(&self) -> Result<Head> {
-        let path = self.path.join("head.safetensors");
+        let path = self.path.join(HEAD);
         demand(&path, "the head")?;
-        let head = Head::load(&path)?;
+        self.prints.remember(&path);
+        let bytes = read_regular(&path, MOST_FILE).map_err(|e| io_error("opening", &path, e))?;
+        let head = Head::from_bytes(&bytes).map_err(|e| match e {
+            Error::Format { reason, .. } => Error::Format { reason, path: path.clone() },
+            other => other,
+        })?;
         let (expected, got) = (&self.manifest().head, head.digest());
         if got != expected {
             let reason = format!("it is another head: expected the one with digest {expected}, got {got}");
@@ -229,9 +262,10 @@ impl Folder {
     }
 
     pub fn meta(&self) -> Result<Meta> {
-        let path = self.path.join("stream.json");
+        let path = self.path.join(SETTINGS);
         demand(&path, "the stream's settings")?;
-        let bytes = fs::read(&path).map_err(|e| io_error("opening", &path, e))?;
+        self.prints.remember(&path);
+        let bytes = read_regular(&path, MOST_BYTES).map_err(|e| io_error("opening", &path, e))?;
         let broken = |reason| Error::Format { reason, path: path.clone() };
         let meta: Meta =
             serde_json::from_slice(&bytes).map_err(|e| broken(format!("not a stream's settings: {e}")))?;
@@ -241,6 +275,7 @@ impl Folder {
         if sha256(&bytes) != self.manifest().settings {
             return Err(broken("the stream's settings were changed: their digest is another".into()));
         }
+        self.settings.get_or_init(|| bytes);
         Ok(meta)
     }
 
@@ -255,30 +290,56 @@ impl Folder {
         ] {
             state.metadata.insert(format!("server.{key}"), value);
         }
-        let sha256 = digest(&state)?;
+        self.demand_own()?;
+        let (sha256, bytes) = digest(&state)?;
         // Its name has its digest, so that two states before one record never meet in one file.
-        let path = self.base_path(&Base { number, sha256: sha256.clone() });
+        let base = Base { number, sha256, bytes: Some(bytes) };
+        let path = self.base_path(&base);
         state.save(&path)?;
         sync_folder(&path).map_err(|e| io_error("syncing", &path, e))?;
-        self.list(|manifest| manifest.rebase(number, sha256))
+        self.list(|manifest| manifest.rebase(base))?;
+        // What the base replaces is not looked at any more.
+        let replaced = |name: &str| name.starts_with("base-") || name.starts_with("log-");
+        self.prints.keep(|known| !replaced(&known.file_name().unwrap_or_default().to_string_lossy()));
+        self.prints.remember(&path);
+        Ok(())
     }
 
     /// The state that recovery starts from, as it was written.
     pub fn base(&self) -> Result<Option<State>> {
+        let Some((bytes, path)) = self.base_bytes()? else { return Ok(None) };
+        State::from_bytes(&bytes).map(Some).map_err(|e| Error::Format { reason: e.to_string(), path })
+    }
+
+    /// The file of the state that recovery starts from, as it was written, and its path.
+    fn base_bytes(&self) -> Result<Option<(Vec<u8>, PathBuf)>> {
         let Some(base) = self.manifest().base.clone() else { return Ok(None) };
         let path = self.base_path(&base);
-        let bytes = map_file(&path)?;
-        if sha256(&bytes) != base.sha256 {
-            let reason = "the base state was changed: its digest is another".into();
-            return Err(Error::Format { reason, path });
+        self.prints.remember(&path);
+        let broken = |reason: String| Error::Format { reason, path: path.clone() };
+        let found = fs::metadata(&path).map_err(|e| io_error("opening", &path, e))?.len();
+        if let Some(expected) = base.bytes.filter(|expected| *expected != found) {
+            return Err(broken(format!(
+                "the base state was changed: it has {found} bytes, expected {expected}"
+            )));
         }
-        State::from_bytes(&bytes).map(Some).map_err(|e| Error::Format { reason: e.to_string(), path })
+        let bytes = read_regular(&path, MOST_FILE).map_err(|e| io_error("opening", &path, e))?;
+        if sha256(&bytes) != base.sha256 {
+            return Err(broken("the base state was changed: its digest is another".into()));
+        }
+        Ok(Some((bytes, path)))
     }
 
     /// A new segment of the log.
     pub fn create_log(&self, first: u64) -> Result<Log> {
+        self.demand_own()?;
         let path = self.log_path(first);
         Log::create(&path, first, self.identity()).map_err(|e| io_error("creating", &path, e))
+    }
+
+    /// A segment that is not written to any more is right as it is now.
+    pub fn remember_log(&self, first: u64) {
+        self.prints.remember(&self.log_path(first));
     }
 
     /// Lists a new segment: from here on it may be written to.
@@ -288,6 +349,7 @@ impl Folder {
 
     /// Removes bases and segments that the listed base has replaced. Returns how many.
     pub fn compact(&self) -> Result<usize> {
+        self.demand_own()?;
         let Some(base) = self.manifest().base.clone() else { return Ok(0) };
         let (kept, mut replaced) = (self.base_path(&base), Vec::new());
         for name in self.names()? {
@@ -310,8 +372,9 @@ impl Folder {
     pub fn note_damage(&self, text: &str) -> Result<()> {
         self.list(|manifest| {
             manifest.damage = Some(match manifest.damage.take() {
-                Some(earlier) if !earlier.contains(text) => format!("{earlier}; {text}"),
-                Some(earlier) => earlier,
+                Some(earlier) if earlier.contains(text) || earlier.ends_with(MORE) => earlier,
+                Some(earlier) if earlier.len() > MOST_NOTED => earlier + MORE,
+                Some(earlier) => format!("{earlier}; {text}"),
                 None => text.to_string(),
             });
         })
@@ -322,12 +385,6 @@ impl Folder {
         let lost = self.lost_snapshots().into_iter().map(|label| format!("the snapshot {label} is missing"));
         let notes: Vec<String> = self.manifest().damage.clone().into_iter().chain(lost).collect();
         (!notes.is_empty()).then(|| notes.join("; "))
-    }
-
-    /// Labels of the snapshots that are listed and missing.
-    fn lost_snapshots(&self) -> Vec<String> {
-        let listed = self.manifest().snapshots.clone().unwrap_or_default();
-        listed.into_iter().filter(|label| !self.snapshot_path(label).exists()).collect()
     }
 
     /// Notes that alarms at rows before `id` of a generation were acknowledged.
@@ -350,79 +407,6 @@ impl Folder {
             manifest.damage = None;
             manifest.snapshots.get_or_insert_default().retain(|label| !lost.contains(label));
         })
-    }
-
-    /// Labels and sizes of the snapshots, by label. One that is missing has no bytes.
-    pub fn snapshots(&self) -> Vec<(String, u64)> {
-        let listed = self.manifest().snapshots.clone().unwrap_or_default();
-        let size = |label: &String| fs::metadata(self.snapshot_path(label)).map_or(0, |found| found.len());
-        listed.into_iter().map(|label| (label.clone(), size(&label))).collect()
-    }
-
-    /// Labels of the snapshots that are there.
-    fn snapshot_files(&self) -> Result<BTreeSet<String>> {
-        let folder = self.path.join("snapshots");
-        let io_error = |e| io_error("reading", &folder, e);
-        let mut found = BTreeSet::new();
-        let entries = match fs::read_dir(&folder) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(found),
-            entries => entries.map_err(io_error)?,
-        };
-        for entry in entries {
-            let name = entry.map_err(io_error)?.file_name().to_string_lossy().into_owned();
-            found.extend(
-                name.strip_suffix(".safetensors").filter(|l| check_name(l).is_ok()).map(String::from),
-            );
-        }
-        Ok(found)
-    }
-
-    pub fn save_snapshot(&self, label: &str, state: &State) -> Result<()> {
-        let path = self.snapshot_path(label);
-        let mut sealed = state.clone();
-        sealed.metadata.insert(LABEL.into(), label.into());
-        sealed.metadata.insert(SEAL.into(), digest(&sealed)?);
-        fs::create_dir_all(self.path.join("snapshots")).map_err(|e| io_error("creating", &path, e))?;
-        sealed.save(&path)?;
-        sync_folder(&path).map_err(|e| io_error("syncing", &path, e))?;
-        self.list(|manifest| {
-            manifest.snapshots.get_or_insert_default().insert(label.into());
-        })
-    }
-
-    pub fn load_snapshot(&self, label: &str) -> Result<State> {
-        let path = self.snapshot_path(label);
-        if !path.exists() {
-            return Err(Error::Format { reason: format!("the snapshot {label} is missing"), path });
-        }
-        let mut state = State::load(&path)?;
-        let seal = state.metadata.remove(SEAL);
-        if seal != Some(digest(&state)?) {
-            let reason = format!("the snapshot {label} was changed: its digest is another");
-            return Err(Error::Format { reason, path });
-        }
-        // Snapshots of earlier builds have no label in them.
-        if let Some(other) = state.metadata.remove(LABEL).filter(|other| other != label) {
-            let reason = format!("the snapshot {label} was exchanged: it is the one of the label {other}");
-            return Err(Error::Format { reason, path });
-        }
-        Ok(state)
-    }
-
-    /// Removes a snapshot: from the list first, so that a crash in between leaves nothing that is missed.
-    pub fn remove_snapshot(&self, label: &str) -> Result<()> {
-        self.list(|manifest| {
-            manifest.snapshots.get_or_insert_default().remove(label);
-        })?;
-        let path = self.snapshot_path(label);
-        match fs::remove_file(&path) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-            removed => removed.map_err(|e| io_error("removing", &path, e)),
-        }
-    }
-
-    fn snapshot_path(&self, label: &str) -> PathBuf {
-        self.path.join("snapshots").join(format!("{label}.safetensors"))
     }
 
     fn base_path(&self, base: &Base) -> PathBuf {
@@ -448,17 +432,18 @@ impl Folder {
     }
 }
 
-/// SHA-256 of a state's file, which is not made for it.
-fn digest(state: &State) -> Result<String> {
+/// SHA-256 of a state's file, which is not made for it, and its bytes.
+fn digest(state: &State) -> Result<(String, u64)> {
     let mut hash = Hash::default();
     state.write_to(&mut hash).map_err(|e| io_error("writing", Path::new("a state"), e))?;
-    Ok(hash.finish())
+    let bytes = hash.bytes();
+    Ok((hash.finish(), bytes))
 }
 
 /// A file that belongs to the stream must be there.
 fn demand(path: &Path, what: &str) -> Result<()> {
     match fs::metadata(path) {
-        Ok(_) => Ok(()),
+        Ok(found) => demand_regular(&found).map_err(|e| io_error("opening", path, e)),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Err(Error::Format {
             reason: format!("{what} is missing; put the file back from a copy, or delete the stream"),
             path: path.to_owned(),

@@ -1,28 +1,25 @@
 //! The streams of a server: create, find, delete, and open again what an earlier run left.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use tokio::sync::mpsc;
-use ultta::{Config, Error, Head, State};
+use ultta::{Config, Head, State};
 
 use crate::clock::Clock;
 use crate::deliver::{GONE, Notice, Outbox};
 use crate::metrics::Metrics;
-use crate::owner::{Owner, Parts};
 use crate::problem::Problem;
-use crate::recovery::recover;
 use crate::register::Register;
-use crate::settings::{Durability, Limits, ServerConfig};
-use crate::shadow::{Shadow, Shadows};
+use crate::settings::{Durability, Limits};
 use crate::store::{Folder, Meta};
 use crate::stream::Stream;
 use crate::verdict::Verdict;
+
+mod lock;
+mod opening;
 
 /// What a new stream is made of.
 #[derive(Clone, Debug)]
@@ -37,6 +34,9 @@ pub struct StreamSpec {
     pub group: Option<String>,
 }
 
+/// What is said of a stream until it is open.
+const OPENING: &str = "it is being opened; its log is long, or its disk is slow";
+
 /// All streams of a server.
 pub struct Streams {
     root: PathBuf,
@@ -48,7 +48,7 @@ pub struct Streams {
     /// One creation or deletion at a time.
     changing: tokio::sync::Mutex<()>,
     /// Held as long as the server runs.
-    lock: Mutex<Option<File>>,
+    lock: Mutex<lock::Lock>,
     durability: Durability,
     sync_interval: Duration,
     compact_bytes: u64,
@@ -58,76 +58,10 @@ pub struct Streams {
     /// Where alarms go.
     outbox: Outbox,
     silent_after: Option<Duration>,
+    stopped: AtomicBool,
 }
 
 impl Streams {
-    /// Opens a data folder and every stream in it; one that cannot be opened is reported and left. Replays logs, so it may take a while.
-    pub(crate) fn open(config: &ServerConfig, metrics: Arc<Metrics>, outbox: Outbox) -> ultta::Result<Self> {
-        let root = config.data_dir.join("streams");
-        let failed = |doing, path: &Path| {
-            let path = path.to_owned();
-            move |e| Error::Io { doing, source: e, path }
-        };
-        fs::create_dir_all(&root).map_err(failed("creating", &root))?;
-        let lock = lock_folder(&config.data_dir)?;
-        let streams = Self {
-            root: root.clone(),
-            register: Register::open(config.data_dir.join("streams.json")),
-            streams: RwLock::default(),
-            damaged: Mutex::default(),
-            changing: tokio::sync::Mutex::new(()),
-            lock: Mutex::new(Some(lock)),
-            durability: config.durability,
-            sync_interval: Duration::from_millis(config.sync_interval_ms),
-            compact_bytes: config.compact_bytes,
-            limits: config.limits.clone(),
-            metrics,
-            clock: Clock::new(),
-            outbox,
-            silent_after: config.alarms.silent_seconds.map(Duration::from_secs_f64),
-        };
-        let mut names = Vec::new();
-        for entry in fs::read_dir(&root).map_err(failed("reading", &root))? {
-            let name = entry.map_err(failed("reading", &root))?.file_name().to_string_lossy().into_owned();
-            if name.starts_with(".new-") || name.starts_with(".gone-") {
-                // Half made, or half removed.
-                let _ = fs::remove_dir_all(root.join(&name));
-            } else if check_name(&name).is_ok() {
-                names.push(name);
-            }
-        }
-        names.sort();
-        for name in &names {
-            // Whatever is wrong with one folder, the others are served.
-            let started = catch_unwind(AssertUnwindSafe(|| streams.start(name)));
-            let failure = match started {
-                Ok(Ok(())) => None,
-                Ok(Err(error)) => Some(error.to_string()),
-                Err(_) => Some("its files make the program fail; the log of the server has the place".into()),
-            };
-            if let Some(failure) = failure {
-                let reason = format!("it could not be opened: {failure}");
-                tracing::error!(stream = name, reason, "damaged");
-                streams.tell(name, "verdict", Verdict::unopened(&reason));
-                streams.damaged_names().insert(name.clone(), reason);
-            }
-        }
-        for name in &names {
-            streams.connect(name);
-        }
-        for name in streams.register.names().into_iter().filter(|name| !names.contains(name)) {
-            let reason =
-                "its folder is missing; put it back from a copy and start again, or delete the stream"
-                    .to_string();
-            tracing::error!(stream = name, reason, "damaged");
-            streams.damaged_names().insert(name, reason);
-        }
-        if let Err(error) = streams.register.add(&names) {
-            tracing::warn!(%error, "the list of the streams could not be written");
-        }
-        Ok(streams)
-    }
-
     /// The stream of this name.
     pub(crate) fn get(&self, name: &str) -> Result<Arc<Stream>, Problem> {
         self.read().get(name).cloned().ok_or_else(|| match self.damaged_names().get(name) {
@@ -144,6 +78,10 @@ impl Streams {
     /// Whether there is a stream of this name that could not be opened.
     pub fn is_damaged(&self, name: &str) -> bool {
         self.damaged_names().contains_key(name)
+    }
+
+    fn is_opening(&self, name: &str) -> bool {
+        self.damaged_names().get(name).is_some_and(|reason| reason == OPENING)
     }
 
     /// All streams, by name.
@@ -256,6 +194,9 @@ impl Streams {
     /// deleted again.
     pub(crate) async fn delete(&self, name: &str) -> Result<(), Problem> {
         let _changing = self.changing.lock().await;
+        if self.is_opening(name) {
+            self.get(name)?;
+        }
         if !self.is_damaged(name) {
             let stream = self.get(name)?;
             stream.leaving.store(true, Ordering::Release);
@@ -300,101 +241,27 @@ impl Streams {
         self.outbox.send(&Notice { event, stream, time, alarm: None, verdict });
     }
 
+    /// Whether the lock and the list of the streams are what they were; each stream looks at its own files.
+    pub(crate) fn look(&self) {
+        self.lock.lock().unwrap_or_else(PoisonError::into_inner).look();
+        self.register.look();
+    }
+
     /// Finishes every stream: what was accepted is done, states are written.
     pub(crate) async fn stop(&self) {
+        {
+            // Whatever is opened from here on is not there for anybody.
+            let _streams = self.write();
+            self.stopped.store(true, Ordering::Release);
+        }
         for stream in self.all() {
             stream.stop().await;
         }
-        self.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
-    }
-
-    /// Opens a stream's folder and starts its owner.
-    fn start(&self, name: &str) -> ultta::Result<()> {
-        let folder = Folder::open(self.root.join(name))?;
-        let meta = folder.meta()?;
-        let head = folder.head()?;
-        let config = Config::from_saved(&meta.config)?;
-        let started = Instant::now();
-        let recovered = recover(&folder, head, &config)?;
-        let (records, dropped_bytes) = (recovered.records, recovered.dropped);
-        let (seconds, seen) = (started.elapsed().as_secs_f64(), recovered.session.next_id());
-        if let Some(damage) = &recovered.damage {
-            tracing::error!(stream = name, records, dropped_bytes, seen, seconds, "damaged: {damage}");
-        } else if dropped_bytes > 0 {
-            tracing::warn!(stream = name, records, dropped_bytes, seen, seconds, "recovered");
-        } else if records > 0 {
-            tracing::info!(stream = name, records, dropped_bytes, seen, seconds, "recovered");
-        } else if seen > 0 {
-            tracing::info!(stream = name, seen, "opened");
+        if self.damaged().values().any(|reason| reason == OPENING) {
+            // The folder is still in use: it stays locked as long as the process lives.
+            return;
         }
-        let head = recovered.session.head().clone();
-        let durability = meta.durability.unwrap_or(self.durability);
-        let (shadows, missed) = (Shadows::default(), Arc::new(AtomicU64::new(0)));
-        let stages = self.metrics.stages(name);
-        let parts = Parts {
-            name: name.to_string(),
-            folder: folder.clone(),
-            durability,
-            sync_interval: self.sync_interval,
-            compact_bytes: self.compact_bytes,
-            clock: self.clock,
-            stages: stages.clone(),
-            shadows: shadows.clone(),
-            missed: missed.clone(),
-            outbox: self.outbox.clone(),
-            silent_after: self.silent_after,
-        };
-        let (owner, board) = Owner::new(parts, recovered);
-        if records > 0 || dropped_bytes > 0 {
-            let mut text = format!("{records} log records replayed");
-            if dropped_bytes > 0 {
-                text += &format!(", {dropped_bytes} bytes of broken log cut off");
-            }
-            board.event(self.clock.now(), "recovered", text);
-        }
-        let (queue, jobs) = mpsc::channel(self.limits.queue);
-        let runtime = tokio::runtime::Handle::current();
-        std::thread::Builder::new()
-            .name(format!("own {name}"))
-            .spawn(move || owner.run(jobs, runtime))
-            .map_err(|e| Error::Io { doing: "starting a thread for", source: e, path: name.into() })?;
-        let stream = Stream {
-            name: name.to_string(),
-            digest: head.digest().into(),
-            head,
-            config,
-            meta,
-            durability,
-            board,
-            stages,
-            shadows,
-            folder,
-            recovered_records: records,
-            dropped_bytes,
-            missed,
-            leaving: AtomicBool::new(false),
-            queue,
-            clock: self.clock,
-        };
-        self.write().insert(name.to_string(), Arc::new(stream));
-        Ok(())
-    }
-
-    /// Lets a shadow see the traffic of its stream.
-    fn connect(&self, name: &str) {
-        let Ok(stream) = self.get(name) else { return };
-        if let Some(source) = &stream.meta.shadow_of
-            && let Ok(source) = self.get(source)
-            && source.digest == stream.digest
-            && stream.meta.source_created.is_none_or(|created| created == source.meta.created)
-        {
-            source.shadows.add(Shadow {
-                name: name.to_string(),
-                queue: stream.queue.clone(),
-                needs_views: stream.config.method.card().needs_views,
-                missed: stream.missed.clone(),
-            });
-        }
+        self.lock.lock().unwrap_or_else(PoisonError::into_inner).release();
     }
 
     fn damaged_names(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
@@ -477,26 +344,6 @@ pub fn check_group(name: &str) -> Result<(), String> {
         return Err("a group: expected a name without '.'".into());
     }
     check_name(name)
-}
-
-/// Two servers on one folder would destroy each other's logs.
-fn lock_folder(folder: &Path) -> ultta::Result<File> {
-    let path = folder.join("lock");
-    let failed = |e| Error::Io { doing: "opening", source: e, path: path.clone() };
-    let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
-    #[cfg(unix)]
-    {
-        use rustix::fs::{FlockOperation, flock};
-        flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| Error::Io {
-            doing: "opening",
-            source: std::io::Error::new(
-                std::io::ErrorKind::AddrInUse,
-                "another server uses this data folder",
-            ),
-            path: path.clone(),
-        })?;
-    }
-    Ok(file)
 }
 
 #[cfg(test)]

@@ -15,6 +15,8 @@ use crate::store::Extra;
 
 /// Pause between two attempts to write after a failure.
 const RETRY: Duration = Duration::from_secs(1);
+/// Whether the files of the stream are what they were is looked at this often.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// The log, and whether the disk takes it.
 pub(super) struct Disk {
@@ -25,11 +27,16 @@ pub(super) struct Disk {
     tried: Instant,
     /// When the oldest record that is not synced yet was written.
     unsynced_since: Option<Instant>,
+    /// When the files were last looked at.
+    looked: Instant,
+    /// What somebody else has done to the files, until it is noted.
+    harm: Option<String>,
 }
 
 impl Disk {
     pub(super) fn new(log: Log) -> Self {
-        Self { log, refusal: None, tried: Instant::now(), unsynced_since: None }
+        let now = Instant::now();
+        Self { log, refusal: None, tried: now, unsynced_since: None, looked: now, harm: None }
     }
 
     pub(super) fn log(&self) -> &Log {
@@ -45,10 +52,10 @@ impl Disk {
     }
 
     /// When the next chore is due: a moment, and a time after it.
-    pub(super) fn next_chore(&self, sync_interval: Duration) -> Option<(Duration, Instant)> {
-        let retry = self.refusal.is_some().then_some((RETRY, self.tried));
+    pub(super) fn next_chore(&self, sync_interval: Duration) -> (Duration, Instant) {
+        let look = if self.refusal.is_some() { (RETRY, self.tried) } else { (LOOK, self.looked) };
         let sync = self.unsynced_since.map(|since| (sync_interval, since));
-        retry.into_iter().chain(sync).min_by_key(|(after, since)| *since + *after)
+        sync.filter(|(after, since)| *since + *after < look.1 + look.0).unwrap_or(look)
     }
 
     /// Writes what was staged. Without `sync` it is synced later.
@@ -73,6 +80,9 @@ impl Owner {
         if self.disk.refusal.is_some() && self.disk.tried.elapsed() >= RETRY {
             self.try_again();
         }
+        if self.disk.refusal.is_none() && self.disk.looked.elapsed() >= LOOK {
+            self.look();
+        }
         if let Some(since) = self.disk.unsynced_since
             && since.elapsed() >= self.parts.sync_interval
             && self.keeper.sync(Written::of(&self.disk.log, since))
@@ -87,7 +97,7 @@ impl Owner {
 
     /// Logs samples with one write. `false` while the disk refuses the log.
     pub(super) fn log_samples(&mut self, group: &[Classify]) -> bool {
-        if self.disk.refusal.is_some() {
+        if self.refuse_if_degraded("").is_err() {
             return false;
         }
         for job in group {
@@ -132,7 +142,11 @@ impl Owner {
         self.commit().map_err(|reason| Problem::storage(format!("the change cannot be kept: {reason}")))
     }
 
-    fn refuse_if_degraded(&self, what: &str) -> Result<(), Problem> {
+    /// Before anything is logged: whether the disk takes it, into a file that is still the log.
+    fn refuse_if_degraded(&mut self, what: &str) -> Result<(), Problem> {
+        if self.disk.refusal.is_none() && self.disk.log.harm().is_some() {
+            self.mend();
+        }
         match &self.disk.refusal {
             Some(reason) => Err(Problem::storage(format!("{what}: {reason}"))),
             None => Ok(()),
@@ -167,14 +181,77 @@ impl Owner {
     /// Tries to go on after a failure: a whole new base and log, with all that was learnt before.
     fn try_again(&mut self) {
         self.disk.tried = Instant::now();
-        if !self.keeper.has_ended() && self.write_own_base().is_ok() {
-            self.disk.accepts_again();
-            self.announce("recovered", "the disk takes the log again; learning goes on");
+        if self.keeper.has_ended() {
+            return;
+        }
+        match self.restore() {
+            Ok(()) => {
+                self.disk.accepts_again();
+                self.announce("recovered", "the disk takes the log again; learning goes on");
+                self.tell_damage();
+            }
+            Err(problem) => self.degrade(problem.detail),
         }
     }
 
-    fn write_own_base(&mut self) -> Result<(), Problem> {
-        self.write_base(self.session.state(), self.session.learning(), self.extra)
+    /// Looks whether the files of the stream are what they were.
+    fn look(&mut self) {
+        self.disk.looked = Instant::now();
+        // A base that is being written changes what belongs to the stream.
+        if self.keeper.writes_base() {
+            return;
+        }
+        if !self.parts.folder.look(&self.disk.log).is_empty() {
+            self.mend();
+        }
+        self.parts.folder.look_at_copies();
+        self.tell_damage();
+    }
+
+    /// What somebody else has removed, cut or exchanged is told as damage, and written anew from what is in memory.
+    fn mend(&mut self) {
+        match self.restore() {
+            Ok(()) => self.tell_damage(),
+            Err(problem) => self.degrade(problem.detail),
+        }
+    }
+
+    fn tell_damage(&mut self) {
+        let damage = self.parts.folder.damage();
+        if damage != self.damage {
+            self.damage = damage;
+            let text = self.damage.clone().unwrap_or_else(|| "what was missing is back".into());
+            self.announce("damaged", &text);
+        }
+    }
+
+    /// Makes the stream's folder whole with all that is in memory, and notes what somebody else had done to it.
+    fn restore(&mut self) -> Result<(), Problem> {
+        while self.keeper.writes_base() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let folder = self.parts.folder.clone();
+        let harms = folder.look(&self.disk.log);
+        if !harms.is_empty() {
+            let told: Vec<String> = harms.iter().map(ToString::to_string).collect();
+            let told = told.join("; ");
+            if self.disk.refusal.is_none() {
+                tracing::error!(stream = self.parts.name, "somebody else changed its files: {told}");
+            }
+            folder.restore(&harms, self.session.head()).map_err(|e| {
+                Problem::storage(format!(
+                    "somebody else changed its files ({told}), and they cannot be written anew: {e}"
+                ))
+            })?;
+            self.disk.harm = Some(format!(
+                "somebody else changed files of the stream while the server ran ({told}); all that was learnt was written anew"
+            ));
+        }
+        self.begin_log_at(self.session.state(), self.session.learning(), self.extra)?;
+        if let Some(harm) = self.disk.harm.take() {
+            folder.note_damage(&harm)?;
+        }
+        Ok(())
     }
 
     /// Makes a state the one that recovery starts from, with an empty log behind it. On an error nothing is learnt until
@@ -228,6 +305,7 @@ impl Owner {
             Err(e) => return self.degrade(format!("starting a new log failed: {e}")),
         };
         let old = std::mem::replace(&mut self.disk.log, log);
+        self.parts.folder.remember_log(old.first());
         // Both segments are kept until the base is written.
         let before = self.disk.unsynced_since.take().map(|since| Written::of(&old, since));
         self.keeper.write_base(before, self.session.state(), number, self.session.learning(), self.extra);
@@ -236,7 +314,7 @@ impl Owner {
     /// Before the thread ends: writes a base state with everything that was accepted.
     pub(super) fn finish(&mut self) {
         self.keeper.finish();
-        match self.write_own_base() {
+        match self.restore() {
             Ok(()) => {
                 tracing::info!(stream = self.parts.name, seen = self.session.next_id(), "state written")
             }

@@ -217,7 +217,8 @@ impl Owner {
         let left = |after: Duration, since: Instant| {
             after.saturating_sub(since.elapsed()).max(Duration::from_millis(1))
         };
-        let disk = self.disk.next_chore(self.parts.sync_interval).map(|(after, since)| left(after, since));
+        let (after, since) = self.disk.next_chore(self.parts.sync_interval);
+        let disk = Some(left(after, since));
         let publish = self.publishing.behind.then(|| left(self.publish_after(), self.publishing.last));
         let silence = self.pulse.left().map(|left| left.max(Duration::from_millis(1)));
         let copied = self.copied.as_ref().map(|copied| left(COPY_KEPT, copied.at));

@@ -115,7 +115,7 @@ async fn read_lines(
     // Whether the rest of a refused line is still to come. It is read and dropped: a connection that closes before its
     // client has sent everything loses the answers that are under way.
     let mut dropping = false;
-    let mut share = app.room.share();
+    let mut share = app.room.share_of_body();
     while !ended {
         match tokio::time::timeout(LOOK, chunks.next()).await {
             Ok(Some(Ok(chunk))) => {
@@ -133,6 +133,11 @@ async fn read_lines(
             // The client has gone, says nothing, or the server stops: what was sent whole is answered.
             Ok(Some(Err(_))) => return,
             Err(_) if heard.elapsed() >= pause || app.stopping.load(Ordering::Acquire) => return,
+            Err(_) if share.is_cut() => {
+                let pending = Pending::Ready(Err(app.room.cut_off()), None);
+                let _ = sender.send(Ahead { number: number + 1, pending, share: app.room.share() }).await;
+                return;
+            }
             Err(_) => {}
         }
         let mut start = 0;

@@ -266,3 +266,45 @@ fn a_deletion_is_not_stopped_by_what_an_earlier_one_left() {
     service.ensure("default", "ul-tta");
     service.stop();
 }
+
+/// Clients that send small bodies and then pause fill the room together. They lose it when others want it, and are told.
+#[test]
+fn small_bodies_that_pause_lose_their_room_to_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut tight = config(folder.path());
+    (tight.limits.body_bytes, tight.limits.waiting_bytes) = (4 << 20, 8 << 20);
+    // None of them is cut off for its slowness alone.
+    tight.limits.request_seconds = 600;
+    let service = Service::start(tight);
+    service.ensure("default", "ul-tta");
+    let lines = b"POST /v1/streams/default/classify HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/x-ndjson\r\ntransfer-encoding: chunked\r\n\r\n";
+    let pausing = |turn: usize| {
+        let mut socket = TcpStream::connect(service.address).unwrap();
+        let most = vec![b' '; 1_000_000];
+        if turn % 4 == 3 {
+            socket.write_all(lines).unwrap();
+            socket.write_all(format!("{:x}\r\n", 4_000_000).as_bytes()).unwrap();
+        } else {
+            socket.write_all(&head_of(CLASSIFY, 1 << 20)).unwrap();
+        }
+        socket.write_all(&most).unwrap();
+        socket
+    };
+    let mut paused: Vec<TcpStream> = (0..12).map(pausing).collect();
+    let body = npy(&rows(16_000));
+    let wants = || service.send(CLASSIFY, OCTETS, &body).0;
+    for _ in 0..8 {
+        eventually("there is room", || wants() == 200);
+    }
+    let told = paused
+        .iter_mut()
+        .filter(|socket| {
+            socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+            let mut answer = [0; 12];
+            let mut socket = &**socket;
+            socket.read_exact(&mut answer).is_ok() && &answer == b"HTTP/1.1 408"
+        })
+        .count();
+    assert!(told >= 1, "nobody was told");
+    service.stop();
+}

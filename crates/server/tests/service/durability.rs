@@ -378,6 +378,10 @@ fn a_second_server_on_the_same_folder_is_refused() {
     let service = Service::with_default(folder.path(), "ul-tta");
     let error = Service::try_start(config(folder.path()), None).err().unwrap().to_string();
     assert!(error.contains("another server"), "{error}");
+    // Nor if somebody has tidied up.
+    fs::remove_file(folder.path().join("lock")).unwrap();
+    let error = Service::try_start(config(folder.path()), None).err().unwrap().to_string();
+    assert!(error.contains("another server"), "{error}");
     service.stop();
     Service::with_default(folder.path(), "ul-tta").stop();
 }

@@ -13,6 +13,7 @@
 //! - `hostile`: clients and disks that mean harm hurt nobody else
 //! - `answers`: answers that nobody reads, bodies that pause
 //! - `manifest`: files that are missing, exchanged or changed are named
+//! - `watched`: files that are removed, cut or exchanged while the server runs; what is no file at all
 //! - `operate`: why, corrections, suggestions, the layer
 //! - `pictures`: the seam to an image model
 //! - `corpus`: the fuzzers' corpus through the binary body parser
@@ -37,3 +38,4 @@ mod pictures;
 mod protection;
 mod streams;
 mod views;
+mod watched;

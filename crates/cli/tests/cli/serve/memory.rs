@@ -94,6 +94,50 @@ fn memory_of_many_smaller_bodies_is_given_back() {
     server.terminate();
 }
 
+/// Requests whose bodies are small and whose work is not, and whose clients hang up meanwhile: as many are worked on as there are
+/// cores, and those that wait for their turn are given up.
+#[test]
+fn work_for_clients_that_hang_up_takes_memory_in_turns() {
+    const CLASSES: usize = 4000;
+    const ROWS: usize = 16_000;
+    let folder = tempfile::tempdir().unwrap();
+    let mut noise = Noise(2);
+    let mut rows = |count: usize| -> Features<'static> {
+        Features::normalized((0..count * 16).map(|_| noise.next()).collect::<Vec<f32>>(), 16).unwrap()
+    };
+    let names = (0..CLASSES).map(|class| format!("class {class}"));
+    let head = Head::new(rows(CLASSES).data().to_vec(), 16, names, 100.0).unwrap();
+    head.save(folder.path().join("head.safetensors")).unwrap();
+    let server = Server::start(folder.path(), &[]);
+    let body = to_npy(&rows(ROWS));
+    assert!(body.len() < 1 << 20);
+    let request = format!(
+        "POST /v1/streams/default/predict?top=1 HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/octet-stream\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    let before = megabytes(&server, "VmRSS");
+    let asking = || {
+        let mut client = std::net::TcpStream::connect(&server.address).unwrap();
+        client.write_all(request.as_bytes()).unwrap();
+        client.write_all(&body).unwrap();
+        client
+    };
+    for _ in 0..3 {
+        let asked: Vec<_> = (0..60).map(|_| asking()).collect();
+        std::thread::sleep(Duration::from_secs(1));
+        drop(asked);
+    }
+    // One more is answered when its turn comes.
+    let last = server.agent.post(format!("http://{}/v1/streams/default/predict", server.address));
+    let last = last.header("content-type", "application/octet-stream").send(&body).unwrap();
+    assert_eq!(last.status(), 200);
+    let most = megabytes(&server, "VmHWM") - before;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from) as f64;
+    println!("{most:.0} MB more at most, {cores} cores");
+    assert!(most < 200.0 + 100.0 * cores, "{most:.0} MB more at most, {cores} cores");
+    server.terminate();
+}
+
 /// Where numbers belong only numbers are read: 28 MB of other things, with which a reader once took gigabytes.
 #[test]
 fn a_body_of_other_things_takes_no_memory() {
