@@ -51,16 +51,18 @@ impl UlTta {
     pub(super) fn answer_copy(&self, scene: &Scene, work: &mut Work, scores: &mut [f32]) -> Answered {
         work.log_prior.clone_from(&scene.log_prior);
         work.prior.mix.clone_from(&scene.mix);
-        let mut weights = std::mem::take(&mut work.scene_weights);
+        let (mut logits, mut weights) =
+            (std::mem::take(&mut work.scene_logits), std::mem::take(&mut work.scene_weights));
+        scene.say(&mut logits);
         weights.resize(scores.len(), 0.0);
-        let frozen = weigh(&scene.logits, &mut weights);
-        let row = Incoming { z: &scene.mean, text: &scene.logits, frozen: &frozen, weights: &weights };
+        let frozen = weigh(&logits, &mut weights);
+        let row = Incoming { z: &scene.mean, text: &logits, frozen: &frozen, weights: &weights };
         let mut buffer = std::mem::take(&mut work.corrected);
         let row = row.corrected(&self.corrections, &mut buffer, work);
         let mut answered =
             self.sharpened(row, work, |row, sharp, work| self.answer_under(row, sharp, work, scores));
         answered.answer.copy = true;
-        (work.scene_weights, work.corrected) = (weights, buffer);
+        (work.scene_logits, work.scene_weights, work.corrected) = (logits, weights, buffer);
         answered
     }
 

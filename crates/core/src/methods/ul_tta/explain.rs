@@ -25,11 +25,13 @@ impl UlTta {
         let mut parts = vec![text];
         let mut labels = vec![0.0; classes];
         if answered.answer.copy {
-            // What the frozen model says to the mean of the scene, less what it says of this row.
+            // What the frozen model says of the scene, less what it says of this row.
             let mut scene = self.scene.clone();
             scene.join(row.z, row.text);
             self.corrections.add_to(&scene.mean, &mut labels);
-            let nats = scene.logits.iter().zip(row.text).map(|(mean, own)| mean - own).collect();
+            let mut nats = Vec::new();
+            scene.say(&mut nats);
+            nats.iter_mut().zip(row.text).for_each(|(said, own)| *said -= own);
             parts.push(Part { lever: Lever::Scene, nats: sharp(nats) });
         } else {
             self.corrections.add_to(row.z, &mut labels);

@@ -180,7 +180,8 @@ struct Work {
     /// exp(τ_cal (ℓ − best)) of the sample, where all its probabilities will be read and τ_cal is not 1; else empty.
     tempered: Vec<f32>,
     keep_tempered: bool,
-    /// exp(logit − best) of a scene's mean logits.
+    /// What the frozen model says of a scene, and exp(logit − best) of it.
+    scene_logits: Vec<f32>,
     scene_weights: Vec<f32>,
     /// The frozen logits times τ_pred, and exp(logit − best) of them, where τ_pred is not 1.
     sharp_text: Vec<f32>,
@@ -314,6 +315,9 @@ impl UlTta {
             self.seen += 1;
             if self.seen.is_multiple_of(LIFT_EVERY) {
                 self.prior.relift();
+                if self.seen < self.config.advanced.update_every {
+                    self.sharpness.fit();
+                }
             }
         }
         work.shares.clear();

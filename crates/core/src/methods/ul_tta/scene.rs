@@ -13,6 +13,11 @@
 //! of scenes, held near a start value at first and below a cap always: rows of noise lie far apart and would make
 //! everything else look near.
 //!
+//! *Witnesses.* Copies are not quite alike, so k of them say a little more than one. With ρ how much they are alike, 1 less how far apart two
+//! of them are as a share of `spread`, they are worth k / (1 + (k − 1) ρ) rows: the frozen model's mean logits count as
+//! often. Rows that are all the same are worth one. Pictures of one class that are taken for copies, because they look alike, are
+//! worth more, so that what they show is not outvoted for the whole scene by what was before it.
+//!
 //! Where a scene is cut depends on the rows alone, never on how they are grouped, answered or learnt from; nor on what
 //! the guard does (`arrival.rs`, `keep_rows`). A row that
 //! may not teach is compared with the scene at hand and leaves it as it is. One stream is one camera: with rows of
@@ -119,6 +124,25 @@ impl Scene {
             let squares = fold_lanes(logits, &self.logits, |a, b| (a - b - mean) * (a - b - mean)) / n;
             (squares as f64) < NEAR_LOGITS * NEAR_LOGITS * self.apart.nats_squared()
         }
+    }
+
+    /// How many independent rows the scene is worth: at least 1, and 1 if its rows are all the same.
+    fn witnesses(&self) -> f64 {
+        let rows = self.rows.min(FOLLOW);
+        if rows <= 1.0 {
+            return 1.0;
+        }
+        // 1 − the mean cosine of two of its rows, of which the mean's squared length has one of each row with itself.
+        let apart = (1.0 - fold_lanes(&self.mean, &self.mean, |a, b| a * b) as f64) * rows / (rows - 1.0);
+        let alike = 1.0 - (apart / self.apart.spread().max(1e-12)).clamp(0.0, 1.0);
+        rows / (1.0 + (rows - 1.0) * alike)
+    }
+
+    /// Writes what the frozen model says of the scene: its mean logits, as often as it has witnesses.
+    pub(super) fn say(&self, logits: &mut Vec<f32>) {
+        let witnesses = self.witnesses() as f32;
+        logits.clear();
+        logits.extend(self.logits.iter().map(|logit| witnesses * logit));
     }
 
     /// Takes a near-copy into the scene at hand.
@@ -334,6 +358,28 @@ mod tests {
         assert!(!scene.holds(&[0.6, 0.8, 0.0], &[3.0, 0.0]), "another picture");
         assert!(!scene.holds(&[0.99, 0.141, 0.0], &[0.0, 3.0]), "another meaning");
         assert!(scene.holds(&[0.99, 0.141, 0.0], &[12.9, 10.0]), "a common offset means nothing");
+    }
+
+    /// Rows that lie `side` to both sides of a direction in turns.
+    fn witnesses(side: f32) -> f64 {
+        let mut scene = scene();
+        begin(&mut scene, [(1.0 - side * side).sqrt(), side, 0.0], [3.0, 0.0]);
+        for i in 0..200 {
+            let side = if i % 2 == 0 { -side } else { side };
+            scene.join(&[(1.0 - side * side).sqrt(), side, 0.0], &[3.0, 0.0]);
+        }
+        let mut said = Vec::new();
+        scene.say(&mut said);
+        assert!((said[0] as f64 / 3.0 - scene.witnesses()).abs() < 1e-4 && said[1] == 0.0, "{said:?}");
+        scene.witnesses()
+    }
+
+    #[test]
+    fn rows_that_are_all_the_same_are_one_witness_and_others_are_more() {
+        assert!((witnesses(0.0) - 1.0).abs() < 1e-6, "{}", witnesses(0.0));
+        // Two of them are 0.01 apart where two pictures are 0.4 apart, and 0.08.
+        assert!((1.02..1.03).contains(&witnesses(0.1)), "{}", witnesses(0.1));
+        assert!((1.2..1.3).contains(&witnesses(0.28)), "{}", witnesses(0.28));
     }
 
     #[test]

@@ -10,7 +10,8 @@ use super::UlTta;
 /// rarer as there is more evidence, because each then changes less. Evidence that was dropped starts again.
 const UPDATE_SHARE: u64 = 8;
 
-/// Most samples between two updates, and at most half a half-life: what was learnt must not wait while the stream goes on.
+/// Most samples between two updates: as many, or a 16th of a half-life if that is more, because evidence that lasts longer changes
+/// less; and at most half a half-life, because what was learnt must not wait while the stream goes on.
 const UPDATE_MOST: u64 = 1024;
 
 /// In a group as out of it a fit looks at this many samples at least, but for settings that ask for fewer.
@@ -47,7 +48,10 @@ impl UlTta {
             _ => false,
         };
         let (most, samples) = match &self.evidence {
-            Some(evidence) => (UPDATE_MOST.min(evidence.half_life() as u64 / 2), evidence.samples()),
+            Some(evidence) => {
+                let half_life = evidence.half_life() as u64;
+                (UPDATE_MOST.max(half_life / 16).min(half_life / 2), evidence.samples())
+            }
             None => (UPDATE_MOST, self.seen),
         };
         let enough = self.in_own(self.config.advanced.update_every).max(most.min(samples / UPDATE_SHARE));
