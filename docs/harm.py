@@ -201,8 +201,8 @@ def tell_garbage(cells, control):
     windows = worst_windows(cells)
     below = [(pack, protocol, f"{gain:+.1f}") for gain, protocol, pack, _ in windows if gain < -2]
     own = sorted((own, protocol, pack) for _, protocol, pack, own in windows if own < -2)
-    print("\nWindows of 300 clean samples behind the garbage begin every 30 samples. More than 2 points below zero-shot are\n")
-    print(f"- **on the mean over seeds** {len(below)} of {len(windows)} cells" + (": " if below else "") + named(below) + ";")
+    print("\nWindows of 300 clean samples behind the garbage begin every 30 samples. Cells with one that is more than 2 points below zero-shot:\n")
+    print(f"- **on the mean over seeds** {len(below)} of {len(windows)}" + (": " if below else "") + named(below) + ";")
     print(f"- **by each seed's own worst window**, which chance makes worse, on the mean {len(own)}: "
           + named((pack, protocol, f"{gain:+.1f}") for gain, protocol, pack in own) + ".")
     if control:
