@@ -4,10 +4,12 @@
     ultta eval --data DATA --data WIDE --methods ul-tta --protocols harm --seeds 0-4 --out runs/harm
     ultta eval --data DATA --data WIDE --methods ul-tta --seeds 0-4 --out runs/harm --protocols iid+garbage:1:noise,iid+garbage:2500:noise:middle,iid+garbage:2500:cone:middle,iid+garbage:2500:flip:middle
     ultta eval --data DATA/imagenet6k --data WIDE/whurs19 --heads all --methods ul-tta --protocols harm --seeds 0-4 --out runs/weak
+    ultta eval --data DATA/caltech62 --data DATA/dtd47-exemplar --data WIDE/whurs19 --methods ul-tta --protocols iid+night:500+cycle:3000 --seeds 0-4 --out runs/harm
     python3 docs/harm.py runs/harm runs/weak > docs/harm.md
 
 The second command has the control of the first, one row of garbage instead of 2,500, and garbage in the middle of the stream; the third the
-weaker heads that lie beside some packs. `ultta report runs/harm --html harm.html` shows the same matrix in colour. Needs Python's standard library only.
+weaker heads that lie beside some packs; the fourth longer nights of the packs that are too short for a return. `ultta report runs/harm --html harm.html` shows the same
+matrix in colour. Needs Python's standard library only.
 """
 
 import collections
@@ -27,6 +29,8 @@ CONTROL = "iid+garbage:1:noise"
 # the packs of WIDE; the others are the nine of DATA
 WIDE = ("aid30", "eurosat10", "food10", "retinal8", "whurs19")
 NIGHT = "iid+night:500"
+# of packs that are too short for a return
+LONG_NIGHT = NIGHT + "+cycle:3000"
 
 
 def mean(values):
@@ -106,12 +110,12 @@ def shots(cells):
     return found
 
 
-def nights(cells, packs):
+def nights(cells, packs, protocol=NIGHT):
     """By pack and state: gain on the first visit and on each return, means over seeds. A visit that the stream's end cuts short counts from half its length on."""
     found, without = [], []
     for pack in packs:
         visits = collections.defaultdict(lambda: collections.defaultdict(list))
-        for run in cells.get((NIGHT, pack), []):
+        for run in cells.get((protocol, pack), []):
             count = collections.Counter()
             for visit in run["course"]["domains"]:
                 if visit["n"] >= 250:
@@ -121,6 +125,11 @@ def nights(cells, packs):
             gains = [mean(by_number[number]) for number in sorted(by_number)]
             (found if len(gains) > 1 else without).append((pack, state, gains))
     return found, without
+
+
+def bad_returns(visits):
+    """Visits whose least gain on a return is more than 0.5 below the gain on the first visit."""
+    return [(pack, state, gains) for pack, state, gains in visits if min(gains[1:]) < gains[0] - 0.5]
 
 
 def reached(aims):
@@ -140,8 +149,11 @@ def aims(cells, packs):
     ratio = (mean(r["ece"] for pack in nine for r in cells["iid", pack])
              / mean(r["zero_shot"]["ece"] for pack in nine for r in cells["iid", pack]))
     named = lambda losses, digits: f"{losses[0][0]:+.{digits}f} ({losses[0][2]} {losses[0][1]})" if losses else "none"
+    chance = sorted((by, pack, protocol) for (protocol, pack), runs in cells.items()
+                    for by, loses in [loss(runs, FIGURES[0])] if by < -2 and not loses)
+    within = "".join(f"; {pack} {protocol} has {by:+.1f}, but its interval holds 0" for by, pack, protocol in chance)
     rows = [("cells that lose more than 0.5 points of top-1: at most 3 %", f"{share(top1):.1f} %", share(top1) <= 3),
-            ("none loses more than 2 points", named(top1, 1), not top1 or top1[0][0] >= -2),
+            ("none loses more than 2 points", named(top1, 1) + within, not top1 or top1[0][0] >= -2),
             ("cells with an ECE more than 1 point higher: at most 6 %", f"{share(ece):.1f} %", share(ece) <= 6),
             ("cells with an NLL more than 0.02 higher: at most 4 %", f"{share(nll):.1f} %", share(nll) <= 4),
             ("none more than 0.1 higher", named(nll, 2), not nll or nll[0][0] <= 0.1)]
@@ -162,62 +174,94 @@ def aims(cells, packs):
     rows.append(("after garbage, every cell: no window of 300 clean samples (mean over seeds) more than 2 points below zero-shot",
                  f"{good} of {len(windows)} cells", good == len(windows)))
     visits, _ = nights(cells, packs)
-    good = sum(min(gains[1:]) >= gains[0] - 0.5 for _, _, gains in visits)
+    good = len(visits) - len(bad_returns(visits))
     rows.append(("night: each return gains at least as much as the first visit, less 0.5",
                  f"{good} of {len(visits)} (pack, state)", good == len(visits)))
     return rows
 
 
+def tell_losses(cells):
+    """The losing cells of every figure by pack, the pack with the worst cell first."""
+    for figure in FIGURES:
+        found = lost(cells, figure)
+        by_pack = collections.defaultdict(list)
+        for by, protocol, pack in found:
+            by_pack[pack].append(f"{protocol} {by:+.{figure[5]}f}")
+        print(f"- **{figure[1]}**: {len(found)} of {len(cells)} cells lose ({100 * len(found) / len(cells):.1f} %)" + (":" if found else "."))
+        for pack, named in by_pack.items():
+            print(f"  - {pack}: " + ", ".join(named))
+
+
+def named(cells):
+    """Cells with what is told of each, in one line."""
+    return "; ".join(f"{pack} {protocol} {told}" for pack, protocol, told in cells)
+
+
 def tell_garbage(cells, control):
     windows = worst_windows(cells)
-    below = [w for w in windows if w[0] < -2]
+    below = [(pack, protocol, f"{gain:+.1f}") for gain, protocol, pack, _ in windows if gain < -2]
     own = sorted((own, protocol, pack) for _, protocol, pack, own in windows if own < -2)
-    print(f"- **After garbage**, windows of 300 clean samples that begin every 30 samples, each the mean over seeds: more than 2 points below zero-shot in "
-          f"{len(below)} of {len(windows)} cells" + (": " if below else "") + "; ".join(f"{pack} {protocol} {g:+.1f}" for g, protocol, pack, _ in below) +
-          f". Each seed's own worst window, which chance makes worse, is below −2 on the mean over seeds in {len(own)}: " +
-          "; ".join(f"{pack} {protocol} {g:+.1f}" for g, protocol, pack in own) + ".")
+    print("\nWindows of 300 clean samples behind the garbage begin every 30 samples. Cells with one that is more than 2 points below zero-shot:\n")
+    print(f"- **on the mean over seeds** {len(below)} of {len(windows)}" + (": " if below else "") + named(below) + ";")
+    print(f"- **by each seed's own worst window**, which chance makes worse, on the mean {len(own)}: "
+          + named((pack, protocol, f"{gain:+.1f}") for gain, protocol, pack in own) + ".")
     if control:
-        alone = "; ".join(f"{pack} {g:+.1f}" for pack, g in sorted(control.items(), key=lambda c: c[1]) if g < -2)
-        added = sorted((g - control[pack], protocol, pack, g) for g, protocol, pack in own if g < control[pack] - 0.5)
-        print(f"- **What garbage adds** to a seed's own worst window: after one row of garbage instead of 2,500 it is below −2 as well on {alone}: the worst of "
-              f"many windows of 300 noisy rows. Garbage makes it worse by more than 0.5 in {len(added)} of those {len(own)} cells: " +
-              "; ".join(f"{pack} {protocol} {g:+.1f} ({control[pack]:+.1f} without)" for _, protocol, pack, g in added) + ".")
+        alone = "; ".join(f"{pack} {gain:+.1f}" for pack, gain in sorted(control.items(), key=lambda c: c[1]) if gain < -2)
+        added = sorted((gain - control[pack], protocol, pack, gain) for gain, protocol, pack in own if gain < control[pack] - 0.5)
+        print(f"- **Without garbage** (one row of it instead of 2,500) a seed's own worst window is below −2 as well on {alone}: the worst of "
+              f"many windows of 300 noisy rows. Garbage makes it worse by more than 0.5 in {len(added)} of those {len(own)} cells: "
+              + named((pack, protocol, f"{gain:+.1f} ({control[pack]:+.1f} without)") for _, protocol, pack, gain in added) + ".")
+    middle = worst_windows(cells, middle=True)
+    if middle:
+        below = [(pack, protocol, f"{gain:+.1f}") for gain, protocol, pack, _ in middle if gain < -2]
+        print(f"- **Garbage in the middle** of the stream (`…:middle`, counted in no aim): {len(below)} of {len(middle)} cells on the mean over seeds"
+              + (": " if below else "") + named(below) + ".")
     told = {w[1:3]: [r["record"] for r in cells[w[1:3]]] for w in windows if all(r.get("record") for r in cells[w[1:3]])}
     loud = {key for key, records in told.items() if all(r["restarts"] or r["alarms"] for r in records)}
     kinds = collections.Counter(protocol.split(":")[2] for protocol, _ in loud)
     healthy = [w for w in own if w[1:] in told and all(r["standing"] == "healthy" for r in told[w[1:]])]
     silent = [w for w in own if w[1:] in told and w[1:] not in loud]
-    print(f"- **What the record told** by the end of the stream: restarts or alarms under every seed in {len(loud)} of {len(told)} cells ("
-          + ", ".join(f"{kind} {n}" for kind, n in sorted(kinds.items())) + f" of {len(told) // 4} each; `still` is one scene, of which there is nothing to tell). "
-          f"The standing is the guard's, who does not see garbage: it was `healthy` in {len(healthy)} of the {len(own)} cells in which a seed's own worst window is below −2 on the mean, "
-          f"and in {len(silent)} of these neither restarts nor alarms told of anything"
+    print(f"\n**What the record told** by the end of the stream: restarts or alarms under every seed in {len(loud)} of {len(told)} cells ("
+          + ", ".join(f"{kind} {n}" for kind, n in sorted(kinds.items())) + f" of {len(told) // 4} each). "
+          f"The standing is the guard's, and the guard does not see garbage. It was `healthy` in {len(healthy)} of the {len(own)} cells in which a seed's own worst window is "
+          f"below −2 on the mean, and in {len(silent)} of these neither restarts nor alarms told of anything"
           + (": " + "; ".join(f"{pack} {protocol}" for _, protocol, pack in silent) if silent else "") + ".")
-    middle = worst_windows(cells, middle=True)
-    if middle:
-        below = [w for w in middle if w[0] < -2]
-        print(f"- **Garbage in the middle** of the stream (`…:middle`, not counted above): the worst window behind it is more than 2 points below "
-              f"zero-shot in {len(below)} of {len(middle)} cells" + (": " if below else "") + "; ".join(f"{pack} {protocol} {g:+.1f}" for g, protocol, pack, _ in below) + ".")
 
 
 def tell_scenes(cells, packs):
+    print("Here every row is a picture of its own, so that more than one row per scene is too many.\n")
+    print("| order | mean of the packs | most |\n|---|---|---|")
     for protocol, words in [("iid", "shuffled"), ("runs", "class after class")]:
         rows = {pack: mean(r["record"]["rows"] / r["record"]["scenes"] for r in cells[protocol, pack])
                 for pack in packs if all(r.get("record") for r in cells[protocol, pack])}
         if rows:
             most = sorted(rows.items(), key=lambda item: -item[1])[:3]
-            print(f"- **Rows per scene**, {words} (`{protocol}`), where every row is a picture of its own: mean {mean(rows.values()):.3f}, most "
-                  + ", ".join(f"{pack} {n:.2f}" for pack, n in most) + f"; eurosat10-logitspace {rows['eurosat10-logitspace']:.2f}.")
+            print(f"| {words} (`{protocol}`) | {mean(rows.values()):.3f} | " + ", ".join(f"{pack} {n:.2f}" for pack, n in most) + " |")
+
+
+def tell_shots(cells):
+    found = shots(cells)
+    bad = [s for s in found if s[0]]
+    print(f"Top-1 at least zero-shot's − 0.5, ECE at most zero-shot's + 1.5, and at most half of its switches within a shot, in {len(found) - len(bad)} of "
+          f"{len(found)} cells. Not in\n\n| pack | protocol | top-1 | ECE | switches within a shot per 100, of zero-shot's |\n|---|---|---|---|---|")
+    for _, protocol, pack, top1, ece, switches in bad:
+        print(f"| {pack} | {protocol} | {top1:+.1f} | {ece:+.1f} | {switches[0]:.1f} of {switches[1]:.1f} |")
 
 
 def tell_nights(cells, packs):
     visits, without = nights(cells, packs)
-    bad = [(pack, state, gains) for pack, state, gains in visits if min(gains[1:]) < gains[0] - 0.5]
     shown = lambda gains: f"{gains[0]:+.1f}, then " + ", ".join(f"{g:+.1f}" for g in gains[1:])
-    print(f"- **Night**: gain over zero-shot on the first visit to a state and on each return to it, mean over seeds, visits of at least half a length: every "
-          f"return gains at least as much, less 0.5, in {len(visits) - len(bad)} of {len(visits)} (pack, state); not in " +
-          ("; ".join(f"{pack} {state} ({shown(gains)})" for pack, state, gains in bad) or "none") +
-          f". On the mean {mean(v[2][0] for v in visits):+.1f}, then {mean(g for v in visits for g in v[2][1:]):+.1f}; the first visit to `plain` is the start "
-          f"of the stream, when nothing is learnt yet." + (" No return: " + ", ".join(f"{pack} {state}" for pack, state, _ in without) + "." if without else ""))
+    counted = lambda visits: (f"{len(visits) - len(bad_returns(visits))} of {len(visits)} (pack, state)" +
+                              "".join(f"; not {pack} {state} ({shown(gains)})" for pack, state, gains in bad_returns(visits)))
+    print(f"Gain over zero-shot on the first visit to a state and on each return to it, means over seeds, visits of at least half a length. Every return gains at "
+          f"least as much as the first visit, less 0.5, in {counted(visits)}. On the mean {mean(v[2][0] for v in visits):+.1f}, then "
+          f"{mean(g for v in visits for g in v[2][1:]):+.1f}; the first visit to `plain` is the start of the stream, when nothing is learnt yet.")
+    if without:
+        print("\nNo return: " + ", ".join(f"{pack} {state}" for pack, state, _ in without) + ".", end="")
+    longer, _ = nights(cells, packs, LONG_NIGHT)
+    if longer:
+        print(f" With streams of 3,000 samples (`{LONG_NIGHT}`, counted in no aim) these packs return, too: {counted(longer)}.", end="")
+    print()
 
 
 def tell_weak(folder):
@@ -250,19 +294,16 @@ told apart by their names). Protocols: [protocols.md](protocols.md).
 """)
     reached(aims(cells, packs))
     print()
-    for figure in FIGURES:
-        found = lost(cells, figure)
-        named = "; ".join(f"{pack} {protocol} {by:+.{figure[5]}f}" for by, protocol, pack in found)
-        print(f"- **{figure[1]}**: {len(found)} of {len(cells)} cells lose ({100 * len(found) / len(cells):.1f} %): {named}.")
+    print("## Cells that lose\n\nBy pack, the pack with the worst cell first.\n")
+    tell_losses(cells)
+    print("\n## After garbage")
     tell_garbage(everything, control)
-    found = shots(cells)
-    bad = [s for s in found if s[0]]
-    print(f"- **Shots**: top-1 at least zero-shot's − 0.5, ECE at most zero-shot's + 1.5 and at most half of its switches within a "
-          f"shot in {len(found) - len(bad)} of {len(found)} cells; not in " +
-          "; ".join(f"{pack} {protocol} ({top1:+.1f} top-1, {ece:+.1f} ECE, {s[0]:.1f} of {s[1]:.1f} switches)"
-                    for _, protocol, pack, top1, ece, s in bad) + ".")
+    print("\n## Shots\n")
+    tell_shots(cells)
+    print("\n## Rows per scene\n")
     tell_scenes(cells, packs)
-    tell_nights(cells, packs)
+    print("\n## Night\n")
+    tell_nights(everything, packs)
     print("\n" + "\n\n".join(f"## {figure[1]}: change against zero-shot\n\n" + table(cells, packs, figure) for figure in FIGURES), end="")
     if len(sys.argv) > 2:
         tell_weak(sys.argv[2])

@@ -330,7 +330,14 @@ fn in_words(health: &Health) -> &'static str {
         (_, false, true) => {
             "it uses what classes look like here; how often they occur changes nothing so far"
         }
-        (_, false, false) if health.flips > 0 => "what it learnt from the stream changes some answers",
+        (_, false, false) if health.flips > 0 => {
+            let never = health.max_prior_kl.max(health.max_movement) < 0.0005;
+            if never && health.scenes < health.seen {
+                "near-copies are answered together; nothing that it learnt from the stream changes an answer so far"
+            } else {
+                "what it learnt from the stream changes some answers"
+            }
+        }
         (_, false, false) => "nothing that it learnt from the stream changes an answer so far",
     }
 }

@@ -172,6 +172,9 @@ fn tune(args: &Args) -> anyhow::Result<Tune> {
     if args.trials == 0 {
         return usage("--trials: expected at least 1, got 0");
     }
+    if args.rows == Some(0) {
+        return usage("--rows: expected at least 1, got 0");
+    }
     dataset::name_all(&mut datasets)?;
     let read = |path: &PathBuf| {
         std::fs::read_to_string(path).map_err(|source| ultta::Error::Io {

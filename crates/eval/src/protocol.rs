@@ -191,6 +191,10 @@ fn arrival(text: &str) -> Result<Arrival, String> {
         "domains" => Arrival::Domains,
         "continual" => Arrival::Continual,
         "gradual" => Arrival::Gradual,
+        _ if ADDITIONS.contains(&name) => {
+            return Err(format!("{name:?} is an addition and goes behind an order: iid+{text}"));
+        }
+        "harm" => return Err("\"harm\" is a set of protocols: nothing can be added to it".into()),
         _ => return Err(unknown("protocol", name, &ORDERS)),
     };
     let most = match arrival {
@@ -366,6 +370,8 @@ mod tests {
         assert!(error("iid+garbage:50:noise:end").contains("middle"));
         assert!(error("iid+garbage:50:noise:middle:x").contains("at most 3"));
         assert!(error("iid+shots").contains("missing"));
+        assert!(error("shots:10").contains("iid+shots:10"));
+        assert!(error("harm+weak").contains("set of protocols"));
         assert!(error("iid+night:10:3").contains("at most 1"));
         assert!(error("continual+shots:3").contains("one pack"));
     }

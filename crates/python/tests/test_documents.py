@@ -64,7 +64,7 @@ def test_figures_of_the_front_pages_are_those_of_the_pages_they_link_to() -> Non
 
     def lost(what: str) -> tuple[str, str, str]:
         """How many cells lose, of how many, and by how much at worst."""
-        count, cells, worst = re.search(rf"\*\*{what}\*\*: (\d+) of (\d+) cells lose .*?\): [^;]*? [+-]([\d.]+)[;.]", harm).groups()  # type: ignore[union-attr]
+        count, cells, worst = re.search(rf"\*\*{what}\*\*: (\d+) of (\d+) cells lose .*?\):\n  - [^:]+: \S+ [+-]([\d.]+)[,\n]", harm).groups()  # type: ignore[union-attr]
         return count, cells, worst
 
     (top1, cells, worst), (ece, _, _) = lost("Top-1, points"), lost("ECE, points")

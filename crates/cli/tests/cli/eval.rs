@@ -496,8 +496,12 @@ fn the_set_of_harm_runs_as_a_whole_and_is_reported() {
     }
     place.ok(&["report", "runs", "--html", "report.html", "--md", "report.md"]);
     let html = std::fs::read_to_string(place.path("report.html")).unwrap();
-    assert!(html.contains("Gain and harm: tda") && html.contains("class=\"heat\""));
-    assert!(!html.contains("Gain and harm: zero-shot"));
+    assert!(html.contains("class=\"heat\"") && !html.contains("Gain and harm: zero-shot"));
+    assert!(
+        html.contains("<details open><summary>Gain and harm: tda</summary>"),
+        "the matrix is seen without a click"
+    );
+    assert_eq!(html.matches("tda · a · iid+shots:30<").count(), 1, "shots: a row per cell");
     let text = std::fs::read_to_string(place.path("report.md")).unwrap();
     assert!(
         text.contains("**tda — change in NLL (nats, below 0 is better)**")
@@ -550,6 +554,26 @@ fn settings_are_tuned_written_and_made_again() {
         place.fails(&["tune", "--data", "packs", "--method", "zero-shot"]).contains("no settings to tune")
     );
     assert!(place.fails(&["tune", "--data", "packs", "--budget", "soon"]).contains("30m"));
+    assert!(place.fails(&["tune", "--data", "packs", "--rows", "0"]).contains("at least 1"));
+    let alone = place.fails(&["tune", "--data", "packs/a", "--protocols", "iid+open:0.3"]);
+    assert!(alone.contains("nothing to evaluate") && alone.contains("no strangers"), "{alone}");
+}
+
+#[test]
+fn figures_of_cut_streams_are_made_again_by_tune() {
+    let place = Place::new();
+    for (name, seed) in [("a", 2), ("b", 3)] {
+        place.pack(&format!("packs/{name}"), 4, 120, seed, &[("dataset", name), ("encoder", "toy")]);
+    }
+    let tune = |more: &[&str]| {
+        let args = ["tune", "--data", "packs", "--method", "tda", "--protocols", "iid,runs", "--rows", "70"];
+        let table = place.ok(&[&args[..], more].concat());
+        let row = table.lines().find(|line| line.starts_with("| without a | left out |")).unwrap();
+        row.split(" | ").take(7).collect::<Vec<_>>().join(" | ")
+    };
+    let told = tune(&["--trials", "6", "--out", "cut.toml"]);
+    let again = tune(&["--trials", "1", "--config", "cut.folds/without-a.toml", "--out", "again.toml"]);
+    assert_eq!(told, again);
 }
 
 #[test]

@@ -105,6 +105,26 @@ fn the_summary_is_plain_unless_figures_are_asked_for() {
 }
 
 #[test]
+fn answers_of_near_copies_are_not_told_as_learnt() {
+    let folder = Folder::new();
+    // A still camera on something between two classes: the frozen answer flickers, the scene's does not.
+    let anchors = unit_rows(CLASSES.len(), 1);
+    let (one, other) = (&anchors[..DIM], &anchors[DIM..2 * DIM]);
+    let frame = |i: usize| {
+        let tip = if i % 4 == 3 { -0.01 } else { 0.01 };
+        let between: Vec<f32> =
+            one.iter().zip(other).map(|(a, b)| (1.0 + tip) * a + (1.0 - tip) * b).collect();
+        let norm = between.iter().map(|v| v * v).sum::<f32>().sqrt();
+        between.into_iter().map(move |v| v / norm)
+    };
+    folder.features("still.safetensors", &(0..60).flat_map(frame).collect::<Vec<f32>>(), DIM, None);
+    let said = folder.run_on("still.safetensors", &[]).success().stdout;
+    assert!(said.contains("59 of 60 rows were near-copies"), "{said}");
+    assert!(said.contains("25.0 % are answered differently"), "{said}");
+    assert!(said.contains("near-copies are answered together; nothing that it learnt"), "{said}");
+}
+
+#[test]
 fn accuracy_is_estimated_labels_or_not() {
     let folder = Folder::new();
     let check = |summary: &Value| {

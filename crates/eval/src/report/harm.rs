@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use super::grid::{filled, short};
 use crate::method::is_baseline;
-use crate::metrics::Interval;
+use crate::metrics::{Interval, ShotFigures};
 use crate::plot::{HeatCell, Page, Table};
 use crate::protocol::HARM;
 use crate::refused::{Refused, Why};
@@ -14,6 +14,9 @@ use crate::summary::{Run, Summary};
 
 /// Losses that are listed one by one.
 const WORST: usize = 20;
+
+/// Up to this many methods, their matrices are shown without a click.
+const OPEN: usize = 2;
 
 /// One figure of the matrix, as a gain: above 0 the method is better than zero-shot on the same samples.
 struct Figure {
@@ -244,7 +247,8 @@ const COUNTS: [&str; 13] = [
 const EXPLAINED: &str = "A cell is a pack under a protocol, the mean over seeds, against zero-shot on the same samples; \
     top-1 as a gain, above 0 is better; ECE and NLL as changes, below 0 is better. A cell loses (▼) if top-1 is more than 0.5 points below zero-shot, ECE more \
     than 1 point or NLL more than 0.02 nats above, and the paired bootstrap interval over samples leaves out 0. A cell with \
-    n/a is not applicable: no other pack has strangers for it. An empty cell was not run.";
+    n/a is not applicable: no other pack has strangers for it. An empty cell was not run. After garbage, and at a return to an \
+    earlier state, the worst single run is told.";
 
 /// The section of the page; nothing with a single protocol.
 pub(super) fn section(mut page: Page, runs: &[Run], refused: &[Refused]) -> Page {
@@ -259,7 +263,8 @@ pub(super) fn section(mut page: Page, runs: &[Run], refused: &[Refused]) -> Page
         rows,
     });
     for matrix in &matrices {
-        page = page.section(&format!("Gain and harm: {}", matrix.method));
+        let title = format!("Gain and harm: {}", matrix.method);
+        page = if matrices.len() <= OPEN { page.fold_open(&title) } else { page.fold(&title) };
         let worst = matrix.listed();
         if worst.is_empty() {
             page = page.text("No cell loses.");
@@ -287,35 +292,49 @@ pub(super) fn section(mut page: Page, runs: &[Run], refused: &[Refused]) -> Page
             let header: Vec<String> = matrix.protocols.iter().map(|p| p.to_string()).collect();
             page = page.heat(&caption, &header, &matrix.packs.iter().map(row).collect::<Vec<_>>());
         }
+        page = page.unfold();
     }
-    steadiness(page, runs)
+    page
 }
 
-/// Switches and shots.
-fn steadiness(page: Page, runs: &[Run]) -> Page {
-    let row = |run: &Run| {
-        let (s, shots) = (&run.summary, run.summary.shots?);
-        Some(vec![
-            format!("{} · {} · {} · {}", s.method, short(&s.dataset, &[]), s.protocol, s.seed),
-            format!("{:.1} → {:.1}", s.switches.zero_shot, s.switches.adapted),
-            format!("{:.1} → {:.1}", shots.switches.zero_shot, shots.switches.adapted),
-            format!("{:.2} → {:.2}", shots.zero_shot.confidence, shots.adapted.confidence),
-            format!("{:.2} → {:.2}", shots.zero_shot.accuracy, shots.adapted.accuracy),
-            format!("{:.1} → {:.1}", 100.0 * shots.zero_shot.ece, 100.0 * shots.adapted.ece),
-        ])
-    };
-    let rows: Vec<Vec<String>> = runs.iter().filter_map(row).collect();
-    if rows.is_empty() {
+/// Switches and shots, cell by cell.
+pub(super) fn steadiness(page: Page, runs: &[Run]) -> Page {
+    let mut cells: BTreeMap<(&str, &str, &str), Vec<(&Summary, &ShotFigures)>> = BTreeMap::new();
+    for summary in runs.iter().map(|run| &run.summary) {
+        if let Some(shots) = &summary.shots {
+            let key = (summary.method.as_str(), summary.dataset.as_str(), summary.protocol.as_str());
+            cells.entry(key).or_default().push((summary, shots));
+        }
+    }
+    if cells.is_empty() {
         return page;
     }
-    let header = ["run", "switches per 100", "within a shot", "confidence", "accuracy", "ECE over shots (%)"];
-    page.section("Shots").table(&Table {
-        caption:
-            "Near-copies of a picture, zero-shot → adapted; each shot counts once from the fourth column on"
+    let row = |((method, dataset, protocol), runs): (_, Vec<(&Summary, &ShotFigures)>)| {
+        let from_to = |digits: usize, both: &dyn Fn(&Summary, &ShotFigures) -> [f64; 2]| {
+            let mean =
+                |i: usize| runs.iter().map(|(s, shots)| both(s, shots)[i]).sum::<f64>() / runs.len() as f64;
+            format!("{:.digits$} → {:.digits$}", mean(0), mean(1))
+        };
+        vec![
+            format!("{method} · {} · {protocol}", short(dataset, &[])),
+            from_to(1, &|s, _| [s.switches.zero_shot, s.switches.adapted]),
+            from_to(1, &|_, shots| [shots.switches.zero_shot, shots.switches.adapted]),
+            from_to(2, &|_, shots| [shots.zero_shot.confidence, shots.adapted.confidence]),
+            from_to(2, &|_, shots| [shots.zero_shot.accuracy, shots.adapted.accuracy]),
+            from_to(1, &|_, shots| [100.0 * shots.zero_shot.ece, 100.0 * shots.adapted.ece]),
+        ]
+    };
+    let header =
+        ["cell", "switches per 100", "within a shot", "confidence", "accuracy", "ECE over shots (%)"];
+    page.fold("Shots")
+        .table(&Table {
+            caption: "Near-copies of a picture, zero-shot → adapted, means over seeds; each shot counts once from the \
+                      fourth column on"
                 .into(),
-        header: header.map(String::from).to_vec(),
-        rows,
-    })
+            header: header.map(String::from).to_vec(),
+            rows: cells.into_iter().map(row).collect(),
+        })
+        .unfold()
 }
 
 /// From −3 (a large loss) to 3 (a large gain), by how many tolerances.

@@ -72,10 +72,10 @@ pub fn html(found: &Runs) -> Result<String> {
         }
         page = page.unfold().unfold();
     }
-    page = page.section("Gain and harm").fold("Method by method, stream by stream");
-    page = harm::section(page, &runs, &refused).unfold();
+    page = harm::section(page, &runs, &refused);
     page = page.section("Further figures");
     page = stability(page.fold("Stability"), &runs).unfold();
+    page = harm::steadiness(page, &runs);
     page = open_set(page, &runs);
     page = domains(page, &runs);
     page = stories(page, &runs);

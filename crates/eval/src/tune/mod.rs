@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
-use ultta::Result;
+use ultta::{Error, Result};
 
 use crate::dataset::Dataset;
 use crate::method::Method;
@@ -107,6 +107,10 @@ impl Tune {
         let within = |share: f64| self.budget.is_none_or(|budget| started.elapsed() < budget.mul_f64(share));
         let space = Space::of(self.plan.methods[0].clone())?;
         let (mut jobs, skipped) = self.plan.jobs();
+        if jobs.is_empty() {
+            let reasons = format!("there is nothing to evaluate: {}", skipped.join("; "));
+            return Err(Error::Config { key: "tune".into(), reason: reasons });
+        }
         let mut folds = self.folds(&mut jobs, &space);
         let journal = Journal::open(&self.journal)?;
         let mut evaluations =
@@ -469,6 +473,17 @@ mod tests {
         let (mut jobs, _) = tune.plan.jobs();
         let folds: Vec<Option<String>> = tune.folds(&mut jobs, &space).into_iter().map(|f| f.name).collect();
         assert_eq!(folds, [None]);
+    }
+
+    #[test]
+    fn nothing_to_evaluate_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut tune = tune(folder.path(), "j", 2);
+        tune.plan.datasets.pop();
+        tune.plan.protocols = vec!["iid+open:0.3".parse().unwrap()];
+        assert_eq!(tune.most_evaluations().unwrap(), 0);
+        let refused = tune.run(&()).err().unwrap().to_string();
+        assert!(refused.contains("nothing to evaluate") && refused.contains("no strangers"), "{refused}");
     }
 
     #[test]

@@ -128,7 +128,7 @@ fn warm_up(stream: &Stream) -> Option<String> {
     let (first, most) = stream.config.method.warm_up()?;
     let scenes = stream.status().health.scenes;
     let counts = if scenes < first {
-        "answers are zero-shot so far"
+        "answers are zero-shot so far, of near-copies from the mean of their scene"
     } else {
         "the class mix already counts, classes are not taught yet"
     };
