@@ -28,12 +28,13 @@ use crate::{Error, Result, State};
 const PROMISED: u64 = 20;
 
 /// How far a label moves the share of misses that is allowed.
-const STEP: f64 = 0.005;
+const STEP: f64 = 0.0075;
 
-/// Labels whose masses are kept.
+/// Labels whose masses are kept, and what the weight of each is multiplied by at every later one.
 const LABELLED: usize = 200;
+const FADE: f32 = 0.98;
 
-/// Labels that the probabilities themselves are worth.
+/// Labels that the probabilities themselves are worth, unless labels contradict them.
 const BELIEF: f64 = 100.0;
 
 /// Where answers are right more often than they claim by a share s, the masses of true classes are taken to be as if the least of
@@ -238,6 +239,7 @@ impl Sets {
         if self.labelled.len() == LABELLED {
             self.labelled.pop_front();
         }
+        self.labelled.iter_mut().for_each(|[_, weight]| *weight *= FADE);
         let new = id >= self.changed;
         self.since += u64::from(new);
         self.labelled.push_back([mass, if new { 1.0 } else { BEFORE_CHANGE }]);
@@ -278,15 +280,22 @@ impl Sets {
     fn quantile(&self, share: f64) -> f64 {
         let mut labelled: Vec<[f64; 2]> = self.labelled.iter().map(|label| label.map(f64::from)).collect();
         labelled.sort_unstable_by(|a, b| a[0].total_cmp(&b[0]));
-        let mut all = 0.0;
-        for [_, weight] in &mut labelled {
+        let power = (SURPLUS * self.surplus).exp();
+        let edge = 1.0 - (1.0 - self.coverage).powf(power.recip());
+        let (mut all, mut squares, mut beyond) = (0.0, 0.0, 0.0);
+        for [mass, weight] in &mut labelled {
             let own = *weight;
             *weight = all + 0.5 * own;
             all += own;
+            squares += own * own;
+            beyond += if *mass > edge { own } else { 0.0 };
         }
-        let wanted = share * (BELIEF + all);
-        let power = (SURPLUS * self.surplus).exp();
-        let believed = |mass: f64| BELIEF * (1.0 - (1.0 - mass).powf(power));
+        // How far the share of the labels beyond the believed quantile is off, as a squared number of deviations.
+        let spread = self.coverage * (1.0 - self.coverage) * (squares + all * all / BELIEF);
+        let contradiction = (beyond - (1.0 - self.coverage) * all).powi(2) / spread.max(1e-12);
+        let worth = BELIEF * (2.0 / (1.0 + contradiction)).min(1.0);
+        let wanted = share * (worth + all);
+        let believed = |mass: f64| worth * (1.0 - (1.0 - mass).powf(power));
         let next = labelled.partition_point(|&[mass, told]| believed(mass) + told < wanted);
         let [start, before] = if next > 0 { labelled[next - 1] } else { [0.0; 2] };
         let [end, told] = labelled.get(next).copied().unwrap_or([1.0, all]);

@@ -58,13 +58,20 @@ fn answers_that_claim_too_little_get_smaller_sets() {
 
 #[test]
 fn a_quantile_is_that_of_labels_and_belief_together() {
-    let mut sets = Sets::new(0.9).unwrap();
-    sets.labelled.extend((0..100).map(|i| [0.5 * (i as f32 + 0.5) / 100.0, 1.0]));
-    for share in [0.1, 0.3, 0.74, 0.76, 0.9, 0.99] {
-        let mass = sets.quantile(share);
-        let reached = (100.0 * (2.0 * mass).min(1.0) + BELIEF * mass) / (100.0 + BELIEF);
-        assert!((reached - share).abs() < 0.006, "{share}: {mass} {reached}");
+    let quantile = |most: f32, share: f64| {
+        let mut sets = Sets::new(0.9).unwrap();
+        sets.labelled.extend((0..100).map(|i| [most * (i as f32 + 0.5) / 100.0, 1.0]));
+        sets.quantile(share)
+    };
+    for share in [0.1, 0.3, 0.7, 0.9, 0.99] {
+        assert!((quantile(1.0, share) - share).abs() < 0.01, "both are uniform: {}", quantile(1.0, share));
+        // Labels below 0.97: within what chance explains, so that the belief keeps its worth.
+        let mass = quantile(0.97, share);
+        let reached = (100.0 * (mass / 0.97).min(1.0) + BELIEF * mass) / (100.0 + BELIEF);
+        assert!((reached - share).abs() < 0.01, "{share}: {mass} {reached}");
     }
+    // Labels far below what is believed: with half of its worth the mass would be 0.7.
+    assert!((0.5..0.68).contains(&quantile(0.5, 0.9)), "{}", quantile(0.5, 0.9));
 }
 
 #[test]
