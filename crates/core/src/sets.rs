@@ -11,7 +11,7 @@
 //! conformal inference*): after each label they fall by step · coverage if the set had missed it, and rise by step · (1 − coverage) if
 //! not. Over the labels the share of misses so comes to 1 − coverage, whatever the stream does; over all samples, if the
 //! labelled ones are a fair draw. A set may be empty: nothing was plausible enough. Without labels there is no promise, and the
-//! credible set is as right as the probabilities are.
+//! credible set is as right as the probabilities and their correction are.
 //!
 //! *After a change* (an alarm, [`crate::alarm`]) labels of before count little, and until new ones have come fewer misses are
 //! allowed.
