@@ -4,8 +4,8 @@
 //! session from its start through many updates. Those compared take turns every few milliseconds, so that a slow
 //! moment of the machine meets all; the ratio is that of the medians over the rounds, in the second table that of the quickest
 //! rounds of each turn. `ROUNDS`, `CLASSES`, `WAY`
-//! (`blocks` or `one`), `SETTINGS` (`key=value,…`) and `TABLE` (`step`, or `watching` for the second table alone, of `ROWS` rows) narrow
-//! it down.
+//! (`blocks` or `one`), `SETTINGS` (`key=value,…`) and `TABLE` (`step`, or `watching` for the second table alone, of `ROWS` rows, and of it
+//! only what begins with `ONLY`) narrow it down.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -92,7 +92,7 @@ fn watching_table(rounds: usize, classes: usize, settings: &[(&str, &str)]) {
     let alone = with(&[silent]);
     let all = with(&WATCHING);
     // Name, settings, and whether accuracy is estimated.
-    let ways = [
+    let mut ways = vec![
         ("adaptation alone", alone.clone(), false),
         ("estimates", alone, true),
         ("alarms", with(&[]), false),
@@ -100,6 +100,8 @@ fn watching_table(rounds: usize, classes: usize, settings: &[(&str, &str)]) {
         ("unknown", with(&[silent, WATCHING[1], WATCHING[2]]), false),
         ("all of it", all, true),
     ];
+    let only = std::env::var("ONLY").unwrap_or_default();
+    ways.retain(|(name, ..)| name.starts_with(&only));
     // Every round does the same: what makes a turn slower in one than in another is no work of ours.
     let mut quickest = vec![vec![f64::INFINITY; rows.div_ceil(TURN)]; ways.len()];
     for _ in 0..rounds {

@@ -116,6 +116,9 @@ impl Session {
                 self.next_id += batch.rows() as u64;
                 if self.next_id.is_multiple_of(GUARD_ROWS) {
                     self.watch();
+                    if let Some(sets) = &mut self.sets {
+                        sets.believe(self.estimator.surplus());
+                    }
                 }
                 answers.push(&batch, prediction, &unknown, scenes, true);
             }

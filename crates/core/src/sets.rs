@@ -6,11 +6,12 @@
 //! probabilities become more or less sure.
 //!
 //! *Conformal*: labels tell the masses of true classes, and the set holds the classes whose mass is at most the (1 − misses) quantile of
-//! these. The credible set counts as some labels. The *misses* allowed start at 1 − coverage and follow the stream (*adaptive
+//! these. The credible set counts as some labels; where the estimate of accuracy ([`crate::estimate`], without labels) says that answers
+//! are right more often than they claim, or less often, the masses of the true classes are taken to lie lower, or higher. The *misses* allowed start at 1 − coverage and follow the stream (*adaptive
 //! conformal inference*): after each label they fall by step · coverage if the set had missed it, and rise by step · (1 − coverage) if
 //! not. Over the labels the share of misses so comes to 1 − coverage, whatever the stream does; over all samples, if the
 //! labelled ones are a fair draw. A set may be empty: nothing was plausible enough. Without labels there is no promise, and the
-//! credible set is as right as the probabilities are.
+//! credible set is as right as the probabilities and their correction are.
 //!
 //! *After a change* (an alarm, [`crate::alarm`]) labels of before count little, and until new ones have come fewer misses are
 //! allowed.
@@ -27,13 +28,21 @@ use crate::{Error, Result, State};
 const PROMISED: u64 = 20;
 
 /// How far a label moves the share of misses that is allowed.
-const STEP: f64 = 0.01;
+const STEP: f64 = 0.0075;
 
-/// Labels whose masses are kept.
+/// Labels whose masses are kept, and what the weight of each is multiplied by at every later one.
 const LABELLED: usize = 200;
+const FADE: f32 = 0.98;
 
-/// Labels that the probabilities themselves are worth.
-const BELIEF: f64 = 40.0;
+/// Labels that the probabilities themselves are worth, unless labels contradict them.
+const BELIEF: f64 = 100.0;
+
+/// Where answers are right more often than they claim by a share s, the masses of true classes are taken to be as if the least of
+/// e^(this · s) uniform ones.
+const SURPLUS: f64 = 2.5;
+
+/// The largest such share that is believed.
+const MOST_SURPLUS: f64 = 0.3;
 
 /// Weight of a label that is older than the last change of the stream.
 const BEFORE_CHANGE: f32 = 0.3;
@@ -57,8 +66,10 @@ const LEAST: f64 = 0.3;
 /// The probabilities of recent samples are looked at again after this many samples.
 const EVERY: u64 = 32;
 
-/// Half-life, in samples, of the probabilities that are looked at.
-const BELIEF_HALF_LIFE: f64 = 180.0;
+/// Half-life, in samples, of the probabilities that are looked at: this share of the samples since the stream began or changed, in
+/// which probabilities become sharper quickly, between these two.
+const BELIEF_SHARE: f64 = 0.1;
+const BELIEF_HALF_LIFE: [f64; 2] = [20.0, 180.0];
 
 /// Samples that labels may come for. Where none has come for so many samples there is no promise.
 const REMEMBERED: usize = 8192;
@@ -108,6 +119,8 @@ pub(crate) struct Sets {
     most: f32,
     threshold: f32,
     belief: Belief,
+    /// How much more often answers are right than they claim.
+    surplus: f64,
     /// Masses of labelled classes, and their weights.
     labelled: VecDeque<[f32; 2]>,
     given: VecDeque<Given>,
@@ -136,6 +149,7 @@ impl Sets {
             most: coverage as f32,
             threshold: (1.0 - coverage) as f32,
             belief: Belief::default(),
+            surplus: 0.0,
             labelled: VecDeque::new(),
             given: VecDeque::new(),
             next_id: 0,
@@ -163,11 +177,19 @@ impl Sets {
         self.pending = id.max(1);
     }
 
+    /// How much more often the answers of late are right than they claim, by the estimate without labels.
+    pub(crate) fn believe(&mut self, surplus: f64) {
+        self.surplus = surplus.clamp(-MOST_SURPLUS, MOST_SURPLUS);
+    }
+
     /// The set of a sample, which is remembered for its label.
     pub(crate) fn give(&mut self, id: u64, probs: &[f32]) -> Vec<u32> {
         if id.is_multiple_of(EVERY) || id.is_power_of_two() {
             self.hear_of_change();
-            self.belief.look(id.is_multiple_of(EVERY));
+            self.belief.look();
+            if id.is_multiple_of(EVERY) {
+                self.belief.fade(BELIEF_SHARE * id.saturating_sub(self.changed) as f64);
+            }
             self.aim();
         }
         find(probs, self.threshold.min(among_best(probs)), &mut self.found);
@@ -217,6 +239,7 @@ impl Sets {
         if self.labelled.len() == LABELLED {
             self.labelled.pop_front();
         }
+        self.labelled.iter_mut().for_each(|[_, weight]| *weight *= FADE);
         let new = id >= self.changed;
         self.since += u64::from(new);
         self.labelled.push_back([mass, if new { 1.0 } else { BEFORE_CHANGE }]);
@@ -252,25 +275,32 @@ impl Sets {
         };
     }
 
-    /// The mass below which this share of true classes lies, by the labels and what is believed, which is a uniform one. Half of a
-    /// label lies below its mass; between labels the share grows evenly.
+    /// The mass below which this share of true classes lies, by the labels and what is believed. Half of a label lies below its
+    /// mass; between labels the share grows evenly.
     fn quantile(&self, share: f64) -> f64 {
-        let mut labelled: Vec<[f32; 2]> = self.labelled.iter().copied().collect();
+        let mut labelled: Vec<[f64; 2]> = self.labelled.iter().map(|label| label.map(f64::from)).collect();
         labelled.sort_unstable_by(|a, b| a[0].total_cmp(&b[0]));
-        let all: f64 = labelled.iter().map(|&[_, weight]| f64::from(weight)).sum();
-        let wanted = share * (BELIEF + all);
-        let (mut below, mut last) = (0.0, [0.0, 0.0]);
-        let points = labelled.iter().map(|&[mass, weight]| [f64::from(mass), f64::from(weight)]);
-        for [mass, weight] in points.chain([[1.0, 0.0]]) {
-            let reached = BELIEF * mass + below + 0.5 * weight;
-            if reached >= wanted {
-                let part = (wanted - last[1]) / (reached - last[1]).max(1e-12);
-                return last[0] + part.clamp(0.0, 1.0) * (mass - last[0]);
-            }
-            below += weight;
-            last = [mass, reached];
+        let power = (SURPLUS * self.surplus).exp();
+        let edge = 1.0 - (1.0 - self.coverage).powf(power.recip());
+        let (mut all, mut squares, mut beyond) = (0.0, 0.0, 0.0);
+        for [mass, weight] in &mut labelled {
+            let own = *weight;
+            *weight = all + 0.5 * own;
+            all += own;
+            squares += own * own;
+            beyond += if *mass > edge { own } else { 0.0 };
         }
-        1.0
+        // How far the share of the labels beyond the believed quantile is off, as a squared number of deviations.
+        let spread = self.coverage * (1.0 - self.coverage) * (squares + all * all / BELIEF);
+        let contradiction = (beyond - (1.0 - self.coverage) * all).powi(2) / spread.max(1e-12);
+        let worth = BELIEF * (2.0 / (1.0 + contradiction)).min(1.0);
+        let wanted = share * (worth + all);
+        let believed = |mass: f64| worth * (1.0 - (1.0 - mass).powf(power));
+        let next = labelled.partition_point(|&[mass, told]| believed(mass) + told < wanted);
+        let [start, before] = if next > 0 { labelled[next - 1] } else { [0.0; 2] };
+        let [end, told] = labelled.get(next).copied().unwrap_or([1.0, all]);
+        let grows = (told - before) / (end - start).max(1e-12);
+        halved([start, end], |mass| believed(mass) + before + grows * (mass - start) >= wanted)
     }
 
     /// Whether labels tell of the stream as it is now.
@@ -314,6 +344,7 @@ impl Sets {
             &[self.next_id, self.labels, self.held, self.pending, self.changed, self.since, self.labelled_id],
         );
         state.put("sets.level", &[self.level, self.size]);
+        state.put("sets.surplus", &[self.surplus]);
         state.put("sets.most", &[self.most, self.threshold.min(2.0)]);
     }
 
@@ -351,6 +382,10 @@ impl Sets {
         let bins = state.within::<f64>("sets.believed.bins", BINS, 0.0..=1e9)?;
         let above = state.within::<f32>("sets.believed.above", BINS + 1, 0.0..=1.0)?;
         let level = state.within::<f64>("sets.level", 2, -1.0..=1e9)?;
+        // States of earlier builds do not have it.
+        if state.has("sets.surplus") {
+            self.surplus = state.within::<f64>("sets.surplus", 1, -MOST_SURPLUS..=MOST_SURPLUS)?[0];
+        }
         let aimed = state.within::<f32>("sets.most", 2, -1.0..=2.0)?;
         if next_id < n as u64
             || labelled_id > next_id
@@ -476,8 +511,8 @@ impl Belief {
         f32::from_bits(lower(bin).to_bits() + step.min((1 << DROPPED) - 1))
     }
 
-    /// Brings the shares up to date; after that old samples count less.
-    fn look(&mut self, fade: bool) {
+    /// Brings the shares up to date.
+    fn look(&mut self) {
         let all: f64 = self.bins.iter().sum();
         if all > 0.0 {
             let mut sum = 0.0;
@@ -486,16 +521,32 @@ impl Belief {
                 *above = (sum / all).min(1.0) as f32;
             }
         }
-        if fade {
-            let keep = 0.5f64.powf(EVERY as f64 / BELIEF_HALF_LIFE);
-            self.bins.iter_mut().for_each(|share| *share *= keep);
-        }
+    }
+
+    /// Old samples count less.
+    fn fade(&mut self, half_life: f64) {
+        let [least, most] = BELIEF_HALF_LIFE;
+        let keep = 0.5f64.powf(EVERY as f64 / half_life.clamp(least, most));
+        self.bins.iter_mut().for_each(|share| *share *= keep);
     }
 
     /// What was believed before a change counts little.
     fn doubt(&mut self) {
         self.bins.iter_mut().for_each(|share| *share *= BELIEVED_BEFORE);
     }
+}
+
+/// Where between two values something begins to hold, to a millionth of their distance.
+fn halved([mut low, mut high]: [f64; 2], holds: impl Fn(f64) -> bool) -> f64 {
+    for _ in 0..20 {
+        let middle = 0.5 * (low + high);
+        if holds(middle) {
+            high = middle;
+        } else {
+            low = middle;
+        }
+    }
+    high
 }
 
 /// Writes the classes with at least this probability: the more probable first, the lower index first among equals.

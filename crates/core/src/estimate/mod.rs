@@ -433,6 +433,16 @@ impl Estimator {
         [moved, corrected]
     }
 
+    /// How much more often the adapted answers over recent scenes are right than they claim, by the estimate that needs no labels.
+    pub(crate) fn surplus(&self) -> f64 {
+        let mut recent = self.recent;
+        recent.close(&self.scene);
+        if recent.rows <= 0.0 {
+            return 0.0;
+        }
+        self.label_free(&recent)[0] - recent.prob[0] / recent.rows
+    }
+
     /// Per class: how often the answers that name it are right.
     pub(crate) fn per_class(&self) -> Vec<ClassEstimate> {
         let mut whole = self.whole;

@@ -37,6 +37,44 @@ fn labels_make_the_promise_good() {
 }
 
 #[test]
+fn answers_that_claim_too_little_get_smaller_sets() {
+    let threshold = |surplus: f64| {
+        let mut sets = Sets::new(0.9).unwrap();
+        sets.believe(surplus);
+        for id in 0..512u64 {
+            let sure = 0.5 + 0.5 * ((id * 7919 % 100) as f32 / 100.0);
+            sets.give(id, &[sure, 1.0 - sure]);
+        }
+        sets.threshold
+    };
+    assert!(threshold(0.1) > threshold(0.0) && threshold(0.0) > threshold(-0.1));
+    let mut sets = Sets::new(0.9).unwrap();
+    assert!((sets.quantile(0.9) - 0.9).abs() < 1e-5, "uniform masses");
+    sets.believe(0.1);
+    let mass = sets.quantile(0.9);
+    assert!((1.0 - (1.0 - mass).powf((0.1 * SURPLUS).exp()) - 0.9).abs() < 1e-5, "{mass}");
+    assert_eq!(reloaded(&sets).surplus, sets.surplus);
+}
+
+#[test]
+fn a_quantile_is_that_of_labels_and_belief_together() {
+    let quantile = |most: f32, share: f64| {
+        let mut sets = Sets::new(0.9).unwrap();
+        sets.labelled.extend((0..100).map(|i| [most * (i as f32 + 0.5) / 100.0, 1.0]));
+        sets.quantile(share)
+    };
+    for share in [0.1, 0.3, 0.7, 0.9, 0.99] {
+        assert!((quantile(1.0, share) - share).abs() < 0.01, "both are uniform: {}", quantile(1.0, share));
+        // Labels below 0.97: within what chance explains, so that the belief keeps its worth.
+        let mass = quantile(0.97, share);
+        let reached = (100.0 * (mass / 0.97).min(1.0) + BELIEF * mass) / (100.0 + BELIEF);
+        assert!((reached - share).abs() < 0.01, "{share}: {mass} {reached}");
+    }
+    // Labels far below what is believed: with half of its worth the mass would be 0.7.
+    assert!((0.5..0.68).contains(&quantile(0.5, 0.9)), "{}", quantile(0.5, 0.9));
+}
+
+#[test]
 fn without_labels_there_is_none() {
     let (share, health) = covered(0.7, 0.7, false, 5000);
     assert!(!health.promise && health.labels == 0);
@@ -118,7 +156,7 @@ fn a_mass_and_its_probability_belong_together() {
         let prob = (i as f32 / 1000.0).powi(3);
         belief.bins[bin(prob).0] += f64::from(prob);
     }
-    belief.look(true);
+    belief.look();
     for wanted in [0.05, 0.3, 0.5, 0.9, 0.99] {
         assert!((mass(&belief, belief.prob(wanted)) - wanted).abs() < 1e-4, "{wanted}");
     }

@@ -73,7 +73,10 @@ const { assert, call, launch, level: shown, post, remove, row, send, shots, trut
   await send(Array.from({ length: 300 }, () => shifted(3000)));
   await level("act", "same row");
   await page.screenshot({ path: shots + "/verdict-act.png", fullPage: true });
+  // acknowledged is seen, not mended: other rows end it
   await page.click("#acknowledge");
+  await level("watch", "acknowledged, and goes on");
+  await send(Array.from({ length: 20 }, (_, i) => shifted(3001 + i)));
   await level("well", "Learning");
   // the story of a class
   await page.click("#class-rows button");
