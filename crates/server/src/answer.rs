@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
+use axum::Extension;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
@@ -51,20 +52,43 @@ impl Place {
 
     /// The answer as it is.
     pub fn send(self, kind: &'static str, mut bytes: Vec<u8>) -> Response {
-        let body = match self.0 {
+        bytes.shrink_to_fit();
+        (PLACED, [(header::CONTENT_TYPE, kind)], self.body(bytes.into())).into_response()
+    }
+
+    fn body(self, bytes: Bytes) -> Body {
+        match self.0 {
             None => Body::from(bytes),
-            Some(share) => {
-                bytes.shrink_to_fit();
-                Body::new(Held { bytes, sent: 0, started: Instant::now(), _share: share })
-            }
-        };
-        ([(header::CONTENT_TYPE, kind)], body).into_response()
+            Some(share) => Body::new(Held { bytes, sent: 0, started: Instant::now(), _share: share }),
+        }
+    }
+}
+
+/// Marks an answer that has the room it needs.
+pub const PLACED: Extension<Placed> = Extension(Placed);
+
+#[derive(Clone)]
+pub struct Placed;
+
+/// Has an answer that turned out large, and that nobody has taken room for, hold room until its client has read it. If there is none, its
+/// client is told to try again: calls that change something take room before.
+pub async fn place(room: &Room, answer: Response) -> Response {
+    let bytes = answer.body().size_hint().exact().map_or(0, |bytes| bytes as usize);
+    if bytes <= SMALL || answer.extensions().get::<Placed>().is_some() {
+        return answer;
+    }
+    let (head, body) = answer.into_parts();
+    let placed = Place::for_file(room, bytes);
+    match (placed, axum::body::to_bytes(body, usize::MAX).await) {
+        (Ok(place), Ok(bytes)) => Response::from_parts(head, place.body(bytes)),
+        (Err(problem), _) => problem.into_response(),
+        (_, Err(error)) => Problem::unavailable(error.to_string()).into_response(),
     }
 }
 
 /// A large answer, and the room that it holds.
 struct Held {
-    bytes: Vec<u8>,
+    bytes: Bytes,
     sent: usize,
     started: Instant,
     _share: Share,
