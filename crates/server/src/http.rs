@@ -195,8 +195,11 @@ fn check_encoding(request: &Request) -> Result<(), Problem> {
     }
 }
 
+/// Whether a body is read line by line. Another call that is sent lines reads its body, if it does, as a whole.
 fn is_lines(request: &Request) -> bool {
-    routes::content_type(request.headers()) == "application/x-ndjson"
+    let path = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
+    ["/v1/streams/{stream}/classify", "/v1/streams/{stream}/predict"].contains(&path)
+        && routes::content_type(request.headers()) == "application/x-ndjson"
 }
 
 /// The caller's own request id if it is a plain one, else a new one.

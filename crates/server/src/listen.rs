@@ -391,6 +391,22 @@ mod tests {
         reached.runtime.block_on(reached.server.stop());
     }
 
+    /// A call that does not take lines counts a body that says it is lines, too.
+    #[test]
+    fn a_body_is_counted_whatever_it_is_called() {
+        let reached = Reached::start();
+        let mut client = std::net::TcpStream::connect(reached.server.address).unwrap();
+        let head =
+            "POST /v2/models/default/infer HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/x-ndjson";
+        write!(client, "{head}\r\ninference-header-content-length: 10\r\ncontent-length: 60000000\r\n\r\n")
+            .unwrap();
+        client.write_all(&vec![b' '; 3 << 20]).unwrap();
+        eventually("it is counted", || reached.server.app.room.held() > 2 << 20);
+        drop(client);
+        eventually("the client has gone", || reached.server.app.room.held() == 0);
+        reached.runtime.block_on(reached.server.stop());
+    }
+
     /// Answers that a client does not read are in memory, whatever call they are to.
     #[test]
     fn every_large_answer_holds_room_until_it_is_read() {
@@ -408,6 +424,18 @@ mod tests {
         let mut client = std::net::TcpStream::connect(reached.server.address).unwrap();
         client.write_all(b"GET /v1/streams/many/classes HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
         eventually("it holds its room", || app.room.held() > 6 << 20);
+        drop(client);
+        eventually("the client has gone", || app.room.held() == 0);
+        // The sender's own names for rows come back with the answers.
+        let names = vec![format!("\"{}\"", "x".repeat(1000)); 8000].join(",");
+        let rows = vec!["[1,0]"; 8000].join(",");
+        let body = format!("{{\"features\":[{rows}],\"refs\":[{names}]}}");
+        let mut client = std::net::TcpStream::connect(reached.server.address).unwrap();
+        let length = body.len();
+        write!(client, "POST /v1/streams/default/predict HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}").unwrap();
+        std::io::Read::read(&mut client, &mut [0; 12]).unwrap();
+        eventually("the body is done", || app.room.held() < length + (4 << 20));
+        assert!(app.room.held() > 6 << 20, "{}", app.room.held());
         drop(client);
         eventually("the client has gone", || app.room.held() == 0);
         let all = app.room.for_answer(app.room.most_for_answers()).map_err(|problem| problem.detail).unwrap();

@@ -48,19 +48,22 @@ pub struct Room {
 
 /// Who holds what of the room, in units.
 struct Book {
-    /// What all shares together may still hold, those that are not tiny, and large ones.
-    free: [usize; 3],
+    /// What all shares together may still hold, those that are not tiny, and large ones; less than nothing where an answer turned out
+    /// larger than was reckoned.
+    free: [isize; 3],
     shares: BTreeMap<u64, Held>,
     /// The next share's number.
     next: u64,
     pause: Duration,
+    /// Bytes that answers may have together.
+    for_answers: usize,
 }
 
 /// What a share holds.
 #[derive(Default)]
 struct Held {
     /// Of each kind of room.
-    units: [usize; 3],
+    units: [isize; 3],
     /// While its client sends.
     sending: Option<Sending>,
     /// Whether it lost its room because its client paused.
@@ -70,33 +73,48 @@ struct Held {
 /// How far a client is with its body.
 struct Sending {
     /// Units that it had sent at this moment. Little more does not count as going on.
-    units: usize,
+    units: isize,
     at: Instant,
     /// Who waits for more of it.
     waker: Option<Waker>,
 }
 
+/// What a share of so many bytes holds of each kind of room.
+fn units(bytes: usize) -> [isize; 3] {
+    let units = bytes.div_ceil(UNIT).cast_signed();
+    [units, if bytes > TINY { units } else { 0 }, if bytes > SMALL { units } else { 0 }]
+}
+
 impl Book {
     /// Has a share hold this many bytes, no more and no less. If there is no room, tells of which kind.
     fn hold(&mut self, share: u64, bytes: usize) -> Result<(), usize> {
-        let Some(held) = self.shares.get_mut(&share) else { return Err(0) };
-        let units = bytes.div_ceil(UNIT);
-        let needed = [units, if bytes > TINY { units } else { 0 }, if bytes > SMALL { units } else { 0 }];
-        let lacks = |&kind: &usize| needed[kind] > held.units[kind] + self.free[kind];
+        let Some(held) = self.shares.get(&share) else { return Err(0) };
+        let needed = units(bytes);
+        let lacks = |&kind: &usize| {
+            needed[kind] > held.units[kind] && needed[kind] > held.units[kind] + self.free[kind]
+        };
         if let Some(kind) = (0..3).rev().find(lacks) {
             return Err(kind);
         }
-        if held.is_cut && units > 0 {
+        if held.is_cut && bytes > 0 {
             return Err(0);
         }
+        self.set(share, bytes);
+        Ok(())
+    }
+
+    /// Has a share hold this many bytes, whether or not there is room.
+    fn set(&mut self, share: u64, bytes: usize) {
+        let Some(held) = self.shares.get_mut(&share) else { return };
+        let needed = units(bytes);
         for (kind, needed) in needed.into_iter().enumerate() {
-            self.free[kind] = self.free[kind] + held.units[kind] - needed;
+            self.free[kind] += held.units[kind] - needed;
         }
         held.units = needed;
-        if let Some(sending) = held.sending.as_mut().filter(|s| units >= s.units + STEP / UNIT) {
+        let units = needed[0];
+        if let Some(sending) = held.sending.as_mut().filter(|s| units >= s.units + (STEP / UNIT) as isize) {
             (sending.units, sending.at) = (units, Instant::now());
         }
-        Ok(())
     }
 
     fn is_cut(&self, share: u64) -> bool {
@@ -135,8 +153,9 @@ impl Room {
     /// Room for `bytes` bytes of bodies and answers. A body of the largest size always fits into it.
     pub fn new(bytes: usize, largest: usize) -> Self {
         let large_bytes = (bytes - bytes / 8).max(largest.min(bytes));
-        let free = [bytes, bytes.midpoint(large_bytes), large_bytes].map(|bytes| bytes.div_ceil(UNIT));
-        let book = Book { free, shares: BTreeMap::new(), next: 0, pause: PAUSE };
+        let free =
+            [bytes, bytes.midpoint(large_bytes), large_bytes].map(|bytes| bytes.div_ceil(UNIT).cast_signed());
+        let book = Book { free, shares: BTreeMap::new(), next: 0, pause: PAUSE, for_answers: large_bytes };
         let runtime = Handle::try_current().ok();
         let left = Left { runtime, freed: AtomicUsize::new(0), owed: AtomicBool::new(false) };
         Self { book: Arc::new(Mutex::new(book)), bytes, large_bytes, left: Arc::new(left) }
@@ -145,7 +164,7 @@ impl Room {
     /// Bytes that all shares hold together.
     #[cfg(test)]
     pub fn held(&self) -> usize {
-        self.bytes - lock(&self.book).free[0] * UNIT
+        self.bytes.saturating_add_signed(-lock(&self.book).free[0] * UNIT.cast_signed())
     }
 
     /// A share that holds nothing yet.
@@ -255,7 +274,7 @@ fn give_back_soon(left: &Arc<Left>) {
 impl Share {
     /// Bytes that it holds room for.
     pub fn bytes(&self) -> usize {
-        lock(&self.book).shares.get(&self.number).map_or(0, |held| held.units[0] * UNIT)
+        lock(&self.book).shares.get(&self.number).map_or(0, |held| held.units[0].unsigned_abs() * UNIT)
     }
 
     /// Holds room for this many bytes, no more and no less. `false` if there is not enough; then it holds what it held.
@@ -271,6 +290,15 @@ impl Share {
             self.most.fetch_max(bytes, Ordering::Relaxed);
         }
         fits
+    }
+
+    /// Holds room for an answer of this many bytes that is there already: while there is less than no room, others are refused. One that
+    /// is larger than all answers may be holds as much as they may.
+    pub fn hold_anyway(&self, bytes: usize) {
+        let mut book = lock(&self.book);
+        let bytes = bytes.min(book.for_answers);
+        book.set(self.number, bytes);
+        self.most.fetch_max(bytes, Ordering::Relaxed);
     }
 
     /// Whether it lost its room because its client paused.
@@ -416,6 +444,15 @@ mod tests {
         assert!(one.hold(UNIT) && other.hold(3 * UNIT) && !one.hold(UNIT + 1));
         drop(other);
         assert!(one.hold(4 * UNIT) && !one.hold(4 * UNIT + 1));
+        let other = room.share();
+        assert!(one.hold(UNIT) && other.hold(3 * UNIT));
+        one.hold_anyway(4 * UNIT);
+        assert!(
+            !room.share().hold(1) && other.hold(UNIT) && !room.share().hold(1),
+            "there is less than none"
+        );
+        drop(other);
+        assert!(!room.share().hold(1) && one.hold(3 * UNIT) && room.share().hold(UNIT));
         drop(one);
         assert_eq!(lock(&room.book).free[0], 4);
     }
@@ -433,7 +470,8 @@ mod tests {
         assert!(tiny.iter().all(|share| share.hold(TINY)) && !room.share().hold(1), "all is held");
         assert!(!third.hold(2 * SMALL) && one.hold(SMALL) && third.hold(2 * SMALL), "a large one has left");
         drop((one, other, small, third, tiny));
-        assert_eq!(lock(&room.book).free.map(|units| units * UNIT), [16 * SMALL, 15 * SMALL, 14 * SMALL]);
+        let free = lock(&room.book).free.map(|units| units.unsigned_abs() * UNIT);
+        assert_eq!(free, [16 * SMALL, 15 * SMALL, 14 * SMALL]);
         // The largest body fits, if need be into all of the room.
         assert!(Room::new(4 * SMALL, 4 * SMALL).share().hold(4 * SMALL));
         let refusal = |bytes| room.for_answer(bytes).map(drop).map_err(|problem| problem.status);
@@ -462,7 +500,7 @@ mod tests {
         assert!(other.hold(SMALL + UNIT) && second.is_cut() && !third.is_cut() && !answer.is_cut());
         assert!(!room.share().hold(SMALL), "what is worked on is left alone");
         drop((first, second, third, answer, other));
-        assert_eq!(lock(&room.book).free[0] * UNIT, 4 * SMALL);
+        assert_eq!(room.held(), 0);
         assert!(lock(&room.book).shares.is_empty());
     }
 
