@@ -51,7 +51,9 @@ impl Place {
 
     /// The answer as it is.
     pub fn send(self, kind: &'static str, mut bytes: Vec<u8>) -> Response {
-        bytes.shrink_to_fit();
+        if bytes.len() > SMALL {
+            bytes.shrink_to_fit();
+        }
         (PLACED, [(header::CONTENT_TYPE, kind)], self.body(bytes.into())).into_response()
     }
 
