@@ -42,6 +42,14 @@ impl Place {
         Self::take(room, bytes.min(room.most_for_answers()))
     }
 
+    /// Makes the place larger, for an answer that nothing was learnt for: it may still be refused.
+    pub fn grow(&self, room: &Room, bytes: usize) -> Result<(), Problem> {
+        if bytes > SMALL && bytes > self.0.bytes() && !self.0.hold(bytes) {
+            return Err(room.refusal());
+        }
+        Ok(())
+    }
+
     /// The answer as JSON.
     pub fn json(self, answer: &impl Serialize) -> Result<Response, Problem> {
         let text = aside(self.0.bytes(), || serde_json::to_vec(answer))
@@ -61,7 +69,7 @@ impl Place {
         if bytes.len() <= SMALL {
             return Body::from(bytes);
         }
-        // Sets of many classes and the sender's own names for rows are not reckoned before.
+        // Sets of many classes and the sender's own names for rows are not reckoned before anything is learnt.
         self.0.hold_anyway(bytes.len());
         Body::new(Held { bytes, sent: 0, started: Instant::now(), _share: self.0 })
     }

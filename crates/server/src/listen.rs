@@ -430,8 +430,18 @@ mod tests {
         let names = vec![format!("\"{}\"", "x".repeat(1000)); 8000].join(",");
         let rows = vec!["[1,0]"; 8000].join(",");
         let body = format!("{{\"features\":[{rows}],\"refs\":[{names}]}}");
-        let mut client = std::net::TcpStream::connect(reached.server.address).unwrap();
         let length = body.len();
+        let url = format!("http://{}/v1/streams/default/predict", reached.server.address);
+        let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
+        let ask = || {
+            let request = agent.post(&url).header("content-type", "application/json");
+            request.send(&body).unwrap().status().as_u16()
+        };
+        let most = app.room.for_answer(app.room.most_for_answers() - length - (4 << 20));
+        let most = most.map_err(|problem| problem.detail).unwrap();
+        assert_eq!(ask(), 429, "there is room for the body, and not for the answer");
+        drop(most);
+        let mut client = std::net::TcpStream::connect(reached.server.address).unwrap();
         write!(client, "POST /v1/streams/default/predict HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}").unwrap();
         std::io::Read::read(&mut client, &mut [0; 12]).unwrap();
         eventually("the body is done", || app.room.held() < length + (4 << 20));

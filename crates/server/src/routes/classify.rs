@@ -133,13 +133,18 @@ pub async fn respond(
     arrived: Instant,
 ) -> Result<Response, Problem> {
     // Before anything is learnt: a request whose answer has no room is refused as a whole.
-    let place = Place::take(&app.room, answer_bytes(samples.len(), extent, &stream.head))?;
+    let reckoned = answer_bytes(samples.len(), extent, &stream.head);
+    let place = Place::take(&app.room, reckoned)?;
     let answers = match learn {
         Some(watch) => {
             let held = app.room.hold_samples(&watch, samples.bytes())?;
             stream.classify(samples, extent, arrived, held).await?
         }
-        None => stream.predict(samples, extent).await?,
+        None => {
+            let answers = stream.predict(samples, extent).await?;
+            place.grow(&app.room, reckoned + more_bytes(&answers, refs.as_deref()))?;
+            answers
+        }
     };
     let response = ClassifyResponse {
         stream: &stream.name,
