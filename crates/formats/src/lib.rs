@@ -43,4 +43,4 @@ pub use regular::{open_regular, read_regular};
 pub use safetensors::Dtype;
 pub use shown::shown;
 pub use tensors::{Tensors, to_bytes};
-pub use write::{Aside, write_atomically};
+pub use write::{ASIDE_PREFIX, Aside, write_atomically};

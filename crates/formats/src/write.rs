@@ -9,8 +9,8 @@ use tempfile::NamedTempFile;
 
 use crate::{Error, Result};
 
-/// How the name of a file that is not complete yet begins.
-const ASIDE_PREFIX: &str = ".ultta-";
+/// How the name of a file that is not complete yet begins. One whose writer was killed stays.
+pub const ASIDE_PREFIX: &str = ".ultta-";
 
 /// A new file beside the one it will replace. Dropped without [`Aside::commit`], it is removed.
 #[derive(Debug)]

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
+use axum::Extension;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
@@ -28,12 +29,12 @@ const PACE: u64 = 64 << 10;
 const PAUSE: Duration = Duration::from_secs(30);
 
 /// Room for an answer, taken before work goes into it.
-pub struct Place(Option<Share>);
+pub struct Place(Share);
 
 impl Place {
     /// For an answer of about `bytes` bytes. An error says that it is too large, or that there is no room at present.
     pub fn take(room: &Room, bytes: usize) -> Result<Self, Problem> {
-        Ok(Self(if bytes > SMALL { Some(room.for_answer(bytes)?) } else { None }))
+        Ok(Self(if bytes > SMALL { room.for_answer(bytes)? } else { room.share() }))
     }
 
     /// For a file, whose size the client cannot choose: a file that is larger than the whole room takes the whole room.
@@ -41,30 +42,64 @@ impl Place {
         Self::take(room, bytes.min(room.most_for_answers()))
     }
 
+    /// Makes the place larger, for an answer that nothing was learnt for: it may still be refused.
+    pub fn grow(&self, room: &Room, bytes: usize) -> Result<(), Problem> {
+        if bytes > SMALL && bytes > self.0.bytes() && !self.0.hold(bytes) {
+            return Err(room.refusal());
+        }
+        Ok(())
+    }
+
     /// The answer as JSON.
     pub fn json(self, answer: &impl Serialize) -> Result<Response, Problem> {
-        let held = self.0.as_ref().map_or(0, Share::bytes);
-        let text = aside(held, || serde_json::to_vec(answer))
+        let text = aside(self.0.bytes(), || serde_json::to_vec(answer))
             .map_err(|e| Problem::invalid(format!("no answer in JSON: {e}")))?;
         Ok(self.send("application/json", text))
     }
 
     /// The answer as it is.
     pub fn send(self, kind: &'static str, mut bytes: Vec<u8>) -> Response {
-        let body = match self.0 {
-            None => Body::from(bytes),
-            Some(share) => {
-                bytes.shrink_to_fit();
-                Body::new(Held { bytes, sent: 0, started: Instant::now(), _share: share })
-            }
-        };
-        ([(header::CONTENT_TYPE, kind)], body).into_response()
+        if bytes.len() > SMALL {
+            bytes.shrink_to_fit();
+        }
+        (PLACED, [(header::CONTENT_TYPE, kind)], self.body(bytes.into())).into_response()
+    }
+
+    fn body(self, bytes: Bytes) -> Body {
+        if bytes.len() <= SMALL {
+            return Body::from(bytes);
+        }
+        // Sets of many classes and the sender's own names for rows are not reckoned before anything is learnt.
+        self.0.hold_anyway(bytes.len());
+        Body::new(Held { bytes, sent: 0, started: Instant::now(), _share: self.0 })
+    }
+}
+
+/// Marks an answer that has the room it needs.
+pub const PLACED: Extension<Placed> = Extension(Placed);
+
+#[derive(Clone)]
+pub struct Placed;
+
+/// Has an answer that turned out large, and that nobody has taken room for, hold room until its client has read it. If there is none, its
+/// client is told to try again: calls that change something take room before.
+pub async fn place(room: &Room, answer: Response) -> Response {
+    let bytes = answer.body().size_hint().exact().map_or(0, |bytes| bytes as usize);
+    if bytes <= SMALL || answer.extensions().get::<Placed>().is_some() {
+        return answer;
+    }
+    let (head, body) = answer.into_parts();
+    let placed = Place::for_file(room, bytes);
+    match (placed, axum::body::to_bytes(body, usize::MAX).await) {
+        (Ok(place), Ok(bytes)) => Response::from_parts(head, place.body(bytes)),
+        (Err(problem), _) => problem.into_response(),
+        (_, Err(error)) => Problem::unavailable(error.to_string()).into_response(),
     }
 }
 
 /// A large answer, and the room that it holds.
 struct Held {
-    bytes: Vec<u8>,
+    bytes: Bytes,
     sent: usize,
     started: Instant,
     _share: Share,

@@ -49,7 +49,7 @@ pub struct Status {
     pub health: Health,
     /// Of a shadow: share of rows that it answered as the stream it shadows.
     pub shadow_agreement: Option<f64>,
-    /// Of a shadow: rows that it was not shown because its queue was full.
+    /// Of a shadow: rows that it was not shown because too much waited for it already.
     pub shadow_dropped: u64,
     /// When the last row came, in seconds since 1970; absent if none has since the server started.
     pub last_row: Option<f64>,

@@ -11,6 +11,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use tower_http::cors::{Any, CorsLayer};
 
+use crate::answer::{self, PLACED};
 use crate::auth::{Access, Guards};
 use crate::deliver::Outbox;
 use crate::fleet::Fleet;
@@ -67,7 +68,7 @@ pub const OPENAPI: &str = include_str!("pages/openapi.json");
 
 /// Everything the server answers.
 pub fn router(app: Arc<App>) -> Router {
-    let json = || async { ([(header::CONTENT_TYPE, "application/json")], OPENAPI) };
+    let json = || async { (PLACED, [(header::CONTENT_TYPE, "application/json")], OPENAPI) };
     let mut router = routes::router()
         .route("/", axum::routing::get(routes::watch::dashboard))
         .route("/docs", axum::routing::get(routes::watch::docs))
@@ -124,8 +125,9 @@ async fn every_request(State(app): State<Arc<App>>, mut request: Request, next: 
         }
         Ok(access) => {
             request.extensions_mut().insert(access);
+            request.extensions_mut().insert(watch.clone());
             match tokio::time::timeout(limit, next.run(request)).await {
-                Ok(response) => response,
+                Ok(response) => answer::place(&app.room, response).await,
                 Err(_) => Problem::timeout(format!("the request took more than {} seconds", limit.as_secs()))
                     .into_response(),
             }
@@ -193,8 +195,11 @@ fn check_encoding(request: &Request) -> Result<(), Problem> {
     }
 }
 
+/// Whether a body is read line by line. Another call that is sent lines reads its body, if it does, as a whole.
 fn is_lines(request: &Request) -> bool {
-    routes::content_type(request.headers()) == "application/x-ndjson"
+    let path = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
+    ["/v1/streams/{stream}/classify", "/v1/streams/{stream}/predict"].contains(&path)
+        && routes::content_type(request.headers()) == "application/x-ndjson"
 }
 
 /// The caller's own request id if it is a plain one, else a new one.

@@ -1,6 +1,7 @@
 //! What is asked of a stream's owner, and what it replies.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::sync::oneshot;
@@ -10,6 +11,7 @@ use ultta::{Scores, Step};
 use crate::api::Remembered;
 use crate::owner::Owner;
 use crate::problem::Problem;
+use crate::room::Share;
 use crate::samples::Samples;
 
 /// What is asked of an owner.
@@ -34,6 +36,8 @@ pub struct Classify {
     pub extent: Extent,
     pub arrived: Instant,
     pub reply: Reply,
+    /// The room that it holds until it is done, whether or not its client still waits.
+    pub _held: Option<Arc<Share>>,
 }
 
 impl Classify {
@@ -174,6 +178,8 @@ pub struct Feedback {
     pub generation: Option<u64>,
     /// If set, the ids are those of the stream that is shadowed, in this generation of it.
     pub source: Option<u64>,
+    /// The room that it holds until it is done.
+    pub _held: Option<Arc<Share>>,
     pub reply: Option<oneshot::Sender<Result<Outcomes, Problem>>>,
 }
 

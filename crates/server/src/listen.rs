@@ -343,33 +343,184 @@ mod tests {
         reached.runtime.block_on(reached.server.stop());
     }
 
+    /// Has the owner of the stream wait until something is sent or the sender is dropped.
+    fn hold(reached: &Reached) -> (mpsc::Sender<()>, tokio::task::JoinHandle<()>) {
+        let stream = reached.stream();
+        let (begun, begins) = mpsc::channel();
+        let (release, held) = mpsc::channel::<()>();
+        let holding = reached.runtime.spawn(async move {
+            let hold = move |_: &mut crate::owner::Owner| {
+                let _ = begun.send(());
+                let _ = held.recv();
+                Ok(())
+            };
+            assert!(stream.control(hold).await.is_ok());
+        });
+        begins.recv().unwrap();
+        (release, holding)
+    }
+
+    /// What its owner has not come to yet is in memory, whether or not a client still waits for it.
+    #[test]
+    fn samples_that_wait_hold_their_room_though_their_client_hangs_up() {
+        let reached = Reached::start();
+        let room = &reached.server.app.room;
+        let (release, holding) = hold(&reached);
+        let rows = vec!["[1,0]"; 10_000].join(",");
+        let bodies = [
+            ("classify", format!("{{\"features\":[{rows}]}}")),
+            ("feedback", format!("{{\"labels\":[{}]}}", vec![r#"{"id":0,"label":0}"#; 10_000].join(","))),
+            ("correct", format!("{{\"labels\":[{}]}}", vec![r#"{"id":0,"label":0}"#; 10_000].join(","))),
+        ];
+        let mut sent = 0;
+        for (i, (call, body)) in bodies.iter().enumerate() {
+            let mut client = std::net::TcpStream::connect(reached.server.address).unwrap();
+            let length = body.len();
+            write!(client, "POST /v1/streams/default/{call} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}").unwrap();
+            eventually("it waits for the owner", || reached.stream().waiting() == i + 1);
+            drop(client);
+            sent += length;
+        }
+        // The server sees that the clients have gone.
+        std::thread::sleep(Duration::from_millis(200));
+        // Rows of six letters have become rows of eight bytes.
+        assert!((sent..sent + (32 << 10)).contains(&room.held()), "{} of {sent}", room.held());
+        drop(release);
+        eventually("all is done", || room.held() == 0);
+        reached.runtime.block_on(holding).unwrap();
+        reached.runtime.block_on(reached.server.stop());
+    }
+
+    /// A call that does not take lines counts a body that says it is lines, too.
+    #[test]
+    fn a_body_is_counted_whatever_it_is_called() {
+        let reached = Reached::start();
+        let mut client = std::net::TcpStream::connect(reached.server.address).unwrap();
+        let head =
+            "POST /v2/models/default/infer HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/x-ndjson";
+        write!(client, "{head}\r\ninference-header-content-length: 10\r\ncontent-length: 60000000\r\n\r\n")
+            .unwrap();
+        client.write_all(&vec![b' '; 3 << 20]).unwrap();
+        eventually("it is counted", || reached.server.app.room.held() > 2 << 20);
+        drop(client);
+        eventually("the client has gone", || reached.server.app.room.held() == 0);
+        reached.runtime.block_on(reached.server.stop());
+    }
+
+    /// Answers that a client does not read are in memory, whatever call they are to.
+    #[test]
+    fn every_large_answer_holds_room_until_it_is_read() {
+        let reached = Reached::start();
+        let app = &reached.server.app;
+        const CLASSES: usize = 8000;
+        let anchors = (0..CLASSES).flat_map(|i| [(i as f32).cos(), (i as f32).sin()]).collect();
+        let names: Vec<String> = (0..CLASSES).map(|i| format!("{i} {}", "long ".repeat(150))).collect();
+        let head = Head::new(anchors, 2, names, 100.0).unwrap();
+        let spec = StreamSpec { head, config: Config::default(), durability: None, group: None };
+        reached.runtime.block_on(app.streams.ensure("many", spec)).unwrap();
+        let classes = reached.json("/v1/streams/many/classes");
+        assert_eq!(classes["classes"].as_array().unwrap().len(), CLASSES);
+        eventually("it was read", || app.room.held() == 0);
+        let mut client = std::net::TcpStream::connect(reached.server.address).unwrap();
+        client.write_all(b"GET /v1/streams/many/classes HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
+        eventually("it holds its room", || app.room.held() > 6 << 20);
+        drop(client);
+        eventually("the client has gone", || app.room.held() == 0);
+        // The sender's own names for rows come back with the answers.
+        let names = vec![format!("\"{}\"", "x".repeat(1000)); 8000].join(",");
+        let rows = vec!["[1,0]"; 8000].join(",");
+        let body = format!("{{\"features\":[{rows}],\"refs\":[{names}]}}");
+        let length = body.len();
+        let url = format!("http://{}/v1/streams/default/predict", reached.server.address);
+        let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
+        let ask = || {
+            let request = agent.post(&url).header("content-type", "application/json");
+            request.send(&body).unwrap().status().as_u16()
+        };
+        let most = app.room.for_answer(app.room.most_for_answers() - length - (4 << 20));
+        let most = most.map_err(|problem| problem.detail).unwrap();
+        assert_eq!(ask(), 429, "there is room for the body, and not for the answer");
+        drop(most);
+        let mut client = std::net::TcpStream::connect(reached.server.address).unwrap();
+        write!(client, "POST /v1/streams/default/predict HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}").unwrap();
+        std::io::Read::read(&mut client, &mut [0; 12]).unwrap();
+        eventually("the body is done", || app.room.held() < length + (4 << 20));
+        assert!(app.room.held() > 6 << 20, "{}", app.room.held());
+        drop(client);
+        eventually("the client has gone", || app.room.held() == 0);
+        let all = app.room.for_answer(app.room.most_for_answers()).map_err(|problem| problem.detail).unwrap();
+        let rest = app.room.share();
+        assert!(rest.hold(app.config.limits.waiting_bytes - all.bytes()) || rest.hold(64 << 10));
+        assert_eq!(reached.get("/v1/streams/many/classes").0, 429);
+        assert_eq!(reached.get("/openapi.json").0, 200, "it is in the program itself");
+        drop((all, rest));
+        assert_eq!(reached.get("/v1/streams/many/classes").0, 200);
+        reached.runtime.block_on(reached.server.stop());
+    }
+
+    /// While the disk of a stream does not answer, whoever asks for its snapshots waits, and nobody else.
+    #[test]
+    fn a_disk_that_does_not_answer_keeps_only_those_waiting_who_need_it() {
+        let reached = Reached::start();
+        let stream = reached.stream();
+        let disk = stream.folder.manifest();
+        let call = |method: &str, path: &str| {
+            let mut client = std::net::TcpStream::connect(reached.server.address).unwrap();
+            client.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+            let body = "{\"label\":\"x\"}";
+            let length = body.len();
+            write!(client, "{method} /v1/streams/default/{path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}").unwrap();
+            client
+        };
+        let waiting: Vec<_> = (0..4)
+            .flat_map(|_| [call("GET", "snapshots"), call("DELETE", "snapshots/x"), call("POST", "rollback")])
+            .collect();
+        std::thread::sleep(Duration::from_millis(200));
+        let mut other = call("GET", "history");
+        let read = std::io::Read::read(&mut other, &mut [0; 12]);
+        drop(disk);
+        assert_eq!(read.unwrap(), 12);
+        drop((waiting, stream));
+        reached.runtime.block_on(reached.server.stop());
+    }
+
+    /// A state is read when it is needed: however many wait to return to one, none of them holds it.
+    #[test]
+    fn whoever_waits_to_return_to_a_snapshot_holds_nothing() {
+        let reached = Reached::start();
+        let stream = reached.stream();
+        let kept = reached.runtime.block_on(stream.control(|owner| owner.snapshot("x")));
+        assert!(kept.is_ok());
+        let (release, holding) = hold(&reached);
+        let url = format!("http://{}/v1/streams/default/rollback", reached.server.address);
+        let asked = std::thread::spawn(move || {
+            let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
+            let request = agent.post(url).header("content-type", "application/json");
+            request.send("{\"label\":\"x\"}").unwrap().status().as_u16()
+        });
+        eventually("it waits for the owner", || stream.waiting() == 1);
+        stream.folder.remove_snapshot("x").unwrap();
+        drop(release);
+        assert_eq!(asked.join().unwrap(), 404);
+        reached.runtime.block_on(holding).unwrap();
+        drop(stream);
+        reached.runtime.block_on(reached.server.stop());
+    }
+
     /// Whoever asks for a deletion and hangs up gets it: no stream is left that is neither there nor gone.
     #[test]
     fn a_deletion_runs_to_its_end_without_its_client() {
         let reached = Reached::start();
         let stream = reached.stream();
-        let (begun, begins) = mpsc::channel();
-        let (release, held) = mpsc::channel::<()>();
-        let holding = reached.runtime.spawn({
-            let stream = stream.clone();
-            async move {
-                let hold = move |_: &mut crate::owner::Owner| {
-                    let _ = begun.send(());
-                    let _ = held.recv();
-                    Ok(())
-                };
-                stream.control(hold).await
-            }
-        });
-        begins.recv().unwrap();
+        let (release, holding) = hold(&reached);
         let mut client = std::net::TcpStream::connect(reached.server.address).unwrap();
         client.write_all(b"DELETE /v1/streams/default HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
         eventually("the deletion waits for the owner", || stream.waiting() > 0);
         drop(client);
         // The server sees that the client has gone, and the request is dropped, while the owner is still at work.
         std::thread::sleep(Duration::from_millis(200));
-        release.send(()).unwrap();
-        assert!(reached.runtime.block_on(holding).unwrap().is_ok());
+        drop(release);
+        reached.runtime.block_on(holding).unwrap();
         eventually("the stream is gone", || reached.get("/v1/streams/default").0 == 404);
         assert!(!reached.folder.path().join("streams/default").exists());
         assert_eq!(reached.json("/healthz")["status"], "ok");

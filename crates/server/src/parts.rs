@@ -112,7 +112,8 @@ mod tests {
             let mut other = session.clone();
             let reply = crate::job::Reply::Shadow { first: (0, 0), labels: Vec::new() };
             let arrived = std::time::Instant::now();
-            let job = Classify { samples: samples.clone(), zero_shot: None, extent, arrived, reply };
+            let job =
+                Classify { samples: samples.clone(), zero_shot: None, extent, arrived, reply, _held: None };
             let (step, answers) = super::step(&mut session, &job, most, 3).unwrap();
             let whole = other.step(samples.input(None, true)).unwrap();
             assert_eq!((&step.rows, &answers.rows), (&whole.rows, &whole.rows));

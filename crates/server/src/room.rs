@@ -1,6 +1,7 @@
 //! Room for request bodies. Bytes are counted as they arrive, whatever kind of body they belong to, and given back when
-//! the request is answered: a connection that sends nothing holds nothing. What a refused request still has to send is
-//! read and dropped, up to a bound, so that its client comes to see the refusal.
+//! the request is answered: a connection that sends nothing holds nothing. What waits for a stream's owner holds its room until
+//! the owner is done with it, also if its client has hung up. What a refused request still has to send is read and dropped, up to a
+//! bound, so that its client comes to see the refusal.
 //!
 //! After large bodies and answers, and after many smaller ones, free memory is given back to the system.
 //!
@@ -17,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use axum::body::{Body, BodyDataStream, Bytes};
 use futures_util::{Stream, StreamExt};
+use tokio::runtime::Handle;
 
 use crate::problem::Problem;
 
@@ -46,19 +48,22 @@ pub struct Room {
 
 /// Who holds what of the room, in units.
 struct Book {
-    /// What all shares together may still hold, those that are not tiny, and large ones.
-    free: [usize; 3],
+    /// What all shares together may still hold, those that are not tiny, and large ones; less than nothing where an answer turned out
+    /// larger than was reckoned.
+    free: [isize; 3],
     shares: BTreeMap<u64, Held>,
     /// The next share's number.
     next: u64,
     pause: Duration,
+    /// Bytes that answers may have together.
+    for_answers: usize,
 }
 
 /// What a share holds.
 #[derive(Default)]
 struct Held {
     /// Of each kind of room.
-    units: [usize; 3],
+    units: [isize; 3],
     /// While its client sends.
     sending: Option<Sending>,
     /// Whether it lost its room because its client paused.
@@ -68,33 +73,48 @@ struct Held {
 /// How far a client is with its body.
 struct Sending {
     /// Units that it had sent at this moment. Little more does not count as going on.
-    units: usize,
+    units: isize,
     at: Instant,
     /// Who waits for more of it.
     waker: Option<Waker>,
 }
 
+/// What a share of so many bytes holds of each kind of room.
+fn units(bytes: usize) -> [isize; 3] {
+    let units = bytes.div_ceil(UNIT).cast_signed();
+    [units, if bytes > TINY { units } else { 0 }, if bytes > SMALL { units } else { 0 }]
+}
+
 impl Book {
     /// Has a share hold this many bytes, no more and no less. If there is no room, tells of which kind.
     fn hold(&mut self, share: u64, bytes: usize) -> Result<(), usize> {
-        let Some(held) = self.shares.get_mut(&share) else { return Err(0) };
-        let units = bytes.div_ceil(UNIT);
-        let needed = [units, if bytes > TINY { units } else { 0 }, if bytes > SMALL { units } else { 0 }];
-        let lacks = |&kind: &usize| needed[kind] > held.units[kind] + self.free[kind];
+        let Some(held) = self.shares.get(&share) else { return Err(0) };
+        let needed = units(bytes);
+        let lacks = |&kind: &usize| {
+            needed[kind] > held.units[kind] && needed[kind] > held.units[kind] + self.free[kind]
+        };
         if let Some(kind) = (0..3).rev().find(lacks) {
             return Err(kind);
         }
-        if held.is_cut && units > 0 {
+        if held.is_cut && bytes > 0 {
             return Err(0);
         }
+        self.set(share, bytes);
+        Ok(())
+    }
+
+    /// Has a share hold this many bytes, whether or not there is room.
+    fn set(&mut self, share: u64, bytes: usize) {
+        let Some(held) = self.shares.get_mut(&share) else { return };
+        let needed = units(bytes);
         for (kind, needed) in needed.into_iter().enumerate() {
-            self.free[kind] = self.free[kind] + held.units[kind] - needed;
+            self.free[kind] += held.units[kind] - needed;
         }
         held.units = needed;
-        if let Some(sending) = held.sending.as_mut().filter(|s| units >= s.units + STEP / UNIT) {
+        let units = needed[0];
+        if let Some(sending) = held.sending.as_mut().filter(|s| units >= s.units + (STEP / UNIT) as isize) {
             (sending.units, sending.at) = (units, Instant::now());
         }
-        Ok(())
     }
 
     fn is_cut(&self, share: u64) -> bool {
@@ -120,8 +140,9 @@ impl Book {
 }
 
 /// What requests leave behind when they are answered.
-#[derive(Default)]
 struct Left {
+    /// Where memory is given back; none in some tests.
+    runtime: Option<Handle>,
     /// Bytes that shares of some size held since memory was last given back.
     freed: AtomicUsize,
     /// Whether memory is about to be given back.
@@ -132,9 +153,18 @@ impl Room {
     /// Room for `bytes` bytes of bodies and answers. A body of the largest size always fits into it.
     pub fn new(bytes: usize, largest: usize) -> Self {
         let large_bytes = (bytes - bytes / 8).max(largest.min(bytes));
-        let free = [bytes, bytes.midpoint(large_bytes), large_bytes].map(|bytes| bytes.div_ceil(UNIT));
-        let book = Book { free, shares: BTreeMap::new(), next: 0, pause: PAUSE };
-        Self { book: Arc::new(Mutex::new(book)), bytes, large_bytes, left: Arc::default() }
+        let free =
+            [bytes, bytes.midpoint(large_bytes), large_bytes].map(|bytes| bytes.div_ceil(UNIT).cast_signed());
+        let book = Book { free, shares: BTreeMap::new(), next: 0, pause: PAUSE, for_answers: large_bytes };
+        let runtime = Handle::try_current().ok();
+        let left = Left { runtime, freed: AtomicUsize::new(0), owed: AtomicBool::new(false) };
+        Self { book: Arc::new(Mutex::new(book)), bytes, large_bytes, left: Arc::new(left) }
+    }
+
+    /// Bytes that all shares hold together.
+    #[cfg(test)]
+    pub fn held(&self) -> usize {
+        self.bytes.saturating_add_signed(-lock(&self.book).free[0] * UNIT.cast_signed())
     }
 
     /// A share that holds nothing yet.
@@ -152,7 +182,7 @@ impl Room {
         let number = book.next;
         book.next += 1;
         book.shares.insert(number, Held { sending, ..Held::default() });
-        Share { book: self.book.clone(), number, most: 0, left: self.left.clone() }
+        Share { book: self.book.clone(), number, most: AtomicUsize::new(0), left: self.left.clone() }
     }
 
     /// Bytes that answers may have together.
@@ -168,8 +198,19 @@ impl Room {
                 "an answer may have {most} bytes, this one would have about {bytes}; send fewer rows, or ask for less (probs, top)"
             )));
         }
-        let mut share = self.share();
+        let share = self.share();
         if share.hold(bytes) { Ok(share) } else { Err(self.refusal()) }
+    }
+
+    /// The room of a request's body, for the samples that were in it. Numbers of one byte have become numbers of four by now.
+    pub fn hold_samples(&self, watch: &Watch, bytes: usize) -> Result<Option<Arc<Share>>, Problem> {
+        let share = watch.0.share.clone();
+        match &share {
+            Some(share) if bytes > share.bytes() && !share.hold(bytes.min(self.large_bytes)) => {
+                Err(self.refusal())
+            }
+            _ => Ok(share),
+        }
     }
 
     /// The refusal of a request for which there is no room.
@@ -194,7 +235,7 @@ pub struct Share {
     book: Arc<Mutex<Book>>,
     number: u64,
     /// Bytes that it held room for at most.
-    most: usize,
+    most: AtomicUsize,
     left: Arc<Left>,
 }
 
@@ -204,11 +245,12 @@ impl Drop for Share {
         let _ = book.hold(self.number, 0);
         book.shares.remove(&self.number);
         drop(book);
-        if self.most <= SMALL / 4 {
+        let most = *self.most.get_mut();
+        if most <= SMALL / 4 {
             return;
         }
-        let freed = self.left.freed.fetch_add(self.most, Ordering::AcqRel) + self.most;
-        if self.most > SMALL || freed > WORTH_IT {
+        let freed = self.left.freed.fetch_add(most, Ordering::AcqRel) + most;
+        if most > SMALL || freed > WORTH_IT {
             self.left.freed.store(0, Ordering::Release);
             give_back_soon(&self.left);
         }
@@ -217,11 +259,11 @@ impl Drop for Share {
 
 /// Has memory given back in a moment, unless that is under way.
 fn give_back_soon(left: &Arc<Left>) {
-    let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+    let Some(runtime) = &left.runtime else { return };
     if left.owed.swap(true, Ordering::AcqRel) {
         return;
     }
-    let left = left.clone();
+    let (left, runtime) = (left.clone(), runtime.clone());
     runtime.spawn(async move {
         tokio::time::sleep(GIVE_BACK_AFTER).await;
         left.owed.store(false, Ordering::Release);
@@ -232,11 +274,11 @@ fn give_back_soon(left: &Arc<Left>) {
 impl Share {
     /// Bytes that it holds room for.
     pub fn bytes(&self) -> usize {
-        lock(&self.book).shares.get(&self.number).map_or(0, |held| held.units[0] * UNIT)
+        lock(&self.book).shares.get(&self.number).map_or(0, |held| held.units[0].unsigned_abs() * UNIT)
     }
 
     /// Holds room for this many bytes, no more and no less. `false` if there is not enough; then it holds what it held.
-    pub fn hold(&mut self, bytes: usize) -> bool {
+    pub fn hold(&self, bytes: usize) -> bool {
         let mut book = lock(&self.book);
         let fits = loop {
             let Err(kind) = book.hold(self.number, bytes) else { break true };
@@ -244,8 +286,19 @@ impl Share {
                 break false;
             }
         };
-        self.most = self.most.max(if fits { bytes } else { 0 });
+        if fits {
+            self.most.fetch_max(bytes, Ordering::Relaxed);
+        }
         fits
+    }
+
+    /// Holds room for an answer of this many bytes that is there already: while there is less than no room, others are refused. One that
+    /// is larger than all answers may be holds as much as they may.
+    pub fn hold_anyway(&self, bytes: usize) {
+        let mut book = lock(&self.book);
+        let bytes = bytes.min(book.for_answers);
+        book.set(self.number, bytes);
+        self.most.fetch_max(bytes, Ordering::Relaxed);
     }
 
     /// Whether it lost its room because its client paused.
@@ -277,7 +330,7 @@ pub struct Watch(Arc<Watched>);
 
 struct Watched {
     /// `None` for bodies that are worked on piece by piece: their reader counts what it keeps.
-    share: Option<Mutex<Share>>,
+    share: Option<Arc<Share>>,
     full: AtomicBool,
     /// The part of the body that its reader did not read.
     rest: Mutex<Option<BodyDataStream>>,
@@ -287,11 +340,16 @@ impl Watch {
     /// Watches a body; with a share its bytes are counted. An unread body that waits to be asked for (`expected`) is
     /// left alone: its client sees the answer before it sends.
     pub fn new(body: Body, share: Option<Share>, expected: bool) -> (Self, Body) {
-        let share = share.map(Mutex::new);
+        let share = share.map(Arc::new);
         let watch = Self(Arc::new(Watched { share, full: AtomicBool::new(false), rest: Mutex::default() }));
         let inner = Some(body.into_data_stream());
         let counted = Counted { inner, bytes: 0, touched: !expected, watched: watch.0.clone() };
         (watch, Body::from_stream(counted))
+    }
+
+    /// The room of the body, for what is made of it.
+    pub fn share(&self) -> Option<Arc<Share>> {
+        self.0.share.clone()
     }
 
     /// Whether the body was cut off because there was no room for it.
@@ -301,13 +359,13 @@ impl Watch {
 
     /// Whether the body was cut off because it paused while others wanted its room.
     pub fn is_cut(&self) -> bool {
-        self.0.share.as_ref().is_some_and(|share| lock(share).is_cut())
+        self.0.share.as_ref().is_some_and(|share| share.is_cut())
     }
 
     /// Gives the room back, and reads and drops what is left of the body, up to a number of bytes.
     pub fn finish(self, most: usize) {
         if let Some(share) = &self.0.share {
-            lock(share).hold(0);
+            share.hold(0);
         }
         let Some(mut rest) = lock(&self.0.rest).take() else { return };
         tokio::spawn(tokio::time::timeout(LINGER, async move {
@@ -338,7 +396,7 @@ impl Stream for Counted {
         self.touched = true;
         let Some(inner) = &mut self.inner else { return Poll::Ready(None) };
         let Poll::Ready(item) = inner.poll_next_unpin(context) else {
-            let goes_on = self.watched.share.as_ref().is_none_or(|share| lock(share).wait(context.waker()));
+            let goes_on = self.watched.share.as_ref().is_none_or(|share| share.wait(context.waker()));
             if goes_on {
                 return Poll::Pending;
             }
@@ -348,12 +406,12 @@ impl Stream for Counted {
         let Some(Ok(chunk)) = &item else {
             self.inner = None;
             if let Some(share) = &self.watched.share {
-                lock(share).has_come();
+                share.has_come();
             }
             return Poll::Ready(item);
         };
         self.bytes += chunk.len();
-        let fits = self.watched.share.as_ref().is_none_or(|share| lock(share).hold(self.bytes));
+        let fits = self.watched.share.as_ref().is_none_or(|share| share.hold(self.bytes));
         if !fits {
             self.watched.full.store(true, Ordering::Release);
             return Poll::Ready(Some(Err(axum::Error::new("there is no room for it"))));
@@ -381,11 +439,20 @@ mod tests {
     #[test]
     fn a_share_grows_and_shrinks_and_gives_back_what_it_held() {
         let room = Room::new(4 * UNIT, 0);
-        let (mut one, mut other) = (room.share(), room.share());
+        let (one, other) = (room.share(), room.share());
         assert!(one.hold(3 * UNIT) && other.hold(1) && !other.hold(UNIT + 1));
         assert!(one.hold(UNIT) && other.hold(3 * UNIT) && !one.hold(UNIT + 1));
         drop(other);
         assert!(one.hold(4 * UNIT) && !one.hold(4 * UNIT + 1));
+        let other = room.share();
+        assert!(one.hold(UNIT) && other.hold(3 * UNIT));
+        one.hold_anyway(4 * UNIT);
+        assert!(
+            !room.share().hold(1) && other.hold(UNIT) && !room.share().hold(1),
+            "there is less than none"
+        );
+        drop(other);
+        assert!(!room.share().hold(1) && one.hold(3 * UNIT) && room.share().hold(UNIT));
         drop(one);
         assert_eq!(lock(&room.book).free[0], 4);
     }
@@ -393,17 +460,18 @@ mod tests {
     #[test]
     fn large_shares_leave_room_for_small_ones() {
         let room = Room::new(16 * SMALL, 8 * SMALL);
-        let (mut one, mut other, mut small) = (room.share(), room.share(), room.share());
+        let (one, other, small) = (room.share(), room.share(), room.share());
         assert!(one.hold(8 * SMALL) && other.hold(6 * SMALL), "seven eighths");
         assert!(!other.hold(6 * SMALL + UNIT) && small.hold(SMALL), "the rest is for small ones");
         assert!(!small.hold(SMALL + 1));
-        let mut third = room.share();
+        let third = room.share();
         assert!(!third.hold(TINY + 1), "what is left is for tiny ones");
-        let mut tiny: Vec<Share> = (0..SMALL / TINY).map(|_| room.share()).collect();
-        assert!(tiny.iter_mut().all(|share| share.hold(TINY)) && !room.share().hold(1), "all is held");
+        let tiny: Vec<Share> = (0..SMALL / TINY).map(|_| room.share()).collect();
+        assert!(tiny.iter().all(|share| share.hold(TINY)) && !room.share().hold(1), "all is held");
         assert!(!third.hold(2 * SMALL) && one.hold(SMALL) && third.hold(2 * SMALL), "a large one has left");
         drop((one, other, small, third, tiny));
-        assert_eq!(lock(&room.book).free.map(|units| units * UNIT), [16 * SMALL, 15 * SMALL, 14 * SMALL]);
+        let free = lock(&room.book).free.map(|units| units.unsigned_abs() * UNIT);
+        assert_eq!(free, [16 * SMALL, 15 * SMALL, 14 * SMALL]);
         // The largest body fits, if need be into all of the room.
         assert!(Room::new(4 * SMALL, 4 * SMALL).share().hold(4 * SMALL));
         let refusal = |bytes| room.for_answer(bytes).map(drop).map_err(|problem| problem.status);
@@ -415,13 +483,13 @@ mod tests {
     #[test]
     fn bodies_that_pause_lose_their_room_to_those_that_want_it() {
         let room = Room::new(4 * SMALL, 4 * SMALL);
-        let [mut first, mut second, mut third] = [(); 3].map(|()| room.share_of_body());
+        let [first, second, third] = [(); 3].map(|()| room.share_of_body());
         assert!(first.hold(SMALL) && second.hold(SMALL) && third.hold(SMALL));
         let answer = room.for_answer(SMALL).map_err(|problem| problem.detail).unwrap();
         assert!(!room.share().hold(1) && !first.is_cut(), "nobody pauses yet");
         lock(&room.book).pause = Duration::ZERO;
         third.has_come();
-        let mut other = room.share();
+        let other = room.share();
         assert!(
             other.hold(UNIT) && first.is_cut() && !second.is_cut(),
             "the one that waits for longest, no more"
@@ -432,14 +500,14 @@ mod tests {
         assert!(other.hold(SMALL + UNIT) && second.is_cut() && !third.is_cut() && !answer.is_cut());
         assert!(!room.share().hold(SMALL), "what is worked on is left alone");
         drop((first, second, third, answer, other));
-        assert_eq!(lock(&room.book).free[0] * UNIT, 4 * SMALL);
+        assert_eq!(room.held(), 0);
         assert!(lock(&room.book).shares.is_empty());
     }
 
     #[test]
     fn a_body_that_comes_in_drops_pauses() {
         let room = Room::new(SMALL, 0);
-        let mut drops = room.share_of_body();
+        let drops = room.share_of_body();
         let at = |room: &Room| lock(&room.book).shares[&0].sending.as_ref().map(|sending| sending.at);
         let begun = at(&room);
         assert!(drops.hold(UNIT) && drops.hold(STEP - UNIT));

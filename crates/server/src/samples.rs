@@ -59,6 +59,12 @@ impl Samples {
         self.len() == 0
     }
 
+    /// Bytes of the numbers.
+    pub fn bytes(&self) -> usize {
+        let views = self.views.as_ref().map_or(0, |views| views.features.data().len());
+        (self.features.data().len() + views) * size_of::<f32>()
+    }
+
     /// Unit rows, one per sample.
     pub fn features(&self) -> &Features<'static> {
         &self.features

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use serde::{Deserialize, Serialize};
 use ultta::{Config, Error, Head, Result, State};
 use ultta_formats::regular::demand_regular;
-use ultta_formats::{read_regular, write_atomically};
+use ultta_formats::{ASIDE_PREFIX, read_regular, write_atomically};
 
 use crate::clock::Arrivals;
 use crate::log::{self, Log, sync_folder};
@@ -94,20 +94,33 @@ impl Folder {
     pub fn create(path: &Path, head: &Head, meta: &Meta, start: Option<&(State, bool)>) -> Result<()> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let aside = path.with_file_name(format!(".new-{name}"));
+        let made = Self::make(path, &aside, &name, head, meta, start);
+        // What was half made would keep its part of a full disk.
+        made.inspect_err(|_| drop(fs::remove_dir_all(&aside)))
+    }
+
+    fn make(
+        path: &Path,
+        aside: &Path,
+        name: &str,
+        head: &Head,
+        meta: &Meta,
+        start: Option<&(State, bool)>,
+    ) -> Result<()> {
         let io_error = |e| io_error("creating", path, e);
-        let _ = fs::remove_dir_all(&aside);
+        let _ = fs::remove_dir_all(aside);
         fs::create_dir_all(aside.join("snapshots")).map_err(io_error)?;
         head.save(aside.join(HEAD))?;
         let settings = serde_json::to_vec_pretty(meta).map_err(|e| io_error(e.into()))?;
         write_atomically(&aside.join(SETTINGS), &settings)?;
-        Mark::create(&aside)?;
-        let folder = Self::with(aside.clone(), Manifest::new(&name, head.digest(), &settings))?;
+        Mark::create(aside)?;
+        let folder = Self::with(aside.to_owned(), Manifest::new(name, head.digest(), &settings))?;
         folder.create_log(0)?;
         match start {
             Some((state, learning)) => folder.write_base(state.clone(), 0, *learning, Extra::default())?,
-            None => folder.manifest().write(&aside)?,
+            None => folder.manifest().write(aside)?,
         }
-        fs::rename(&aside, path).map_err(io_error)?;
+        fs::rename(aside, path).map_err(io_error)?;
         sync_folder(path).map_err(io_error)
     }
 
@@ -152,6 +165,7 @@ impl Folder {
             }
         }
         folder.take_over()?;
+        folder.remove_unfinished();
         for label in folder.manifest().snapshots.iter().flatten() {
             folder.prints.remember(&folder.snapshot_path(label));
         }
@@ -171,6 +185,16 @@ impl Folder {
             Err(e) => return Err(io_error("opening", &path, e)),
         }
         fs::remove_file(&path).map_err(|e| io_error("removing", &path, e))
+    }
+
+    /// Removes what was being written when the server was killed.
+    fn remove_unfinished(&self) {
+        for folder in [self.path.clone(), self.path.join("snapshots")] {
+            let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+            for entry in entries.filter(|e| e.file_name().to_string_lossy().starts_with(ASIDE_PREFIX)) {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
     }
 
     fn with(path: PathBuf, manifest: Manifest) -> Result<Self> {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, SemaphorePermit, mpsc, oneshot};
 use ultta::{Config, Head, Scores};
 
 use crate::board::{Board, Status};
@@ -14,6 +14,7 @@ use crate::metrics::Stages;
 use crate::owner::Owner;
 use crate::parts;
 use crate::problem::Problem;
+use crate::room::Share;
 use crate::samples::Samples;
 use crate::settings::Durability;
 use crate::shadow::Shadows;
@@ -35,8 +36,8 @@ pub const ENDED: &str = "its thread has ended; restart the server";
 /// What is said of a stream while it is deleted. Nothing is wrong with it.
 pub const LEAVING: &str = "it is being deleted";
 
-/// Requests scored at once: one per core.
-static SCORING: LazyLock<Semaphore> =
+/// Requests of much work at once: one per core.
+static TURNS: LazyLock<Semaphore> =
     LazyLock::new(|| Semaphore::new(std::thread::available_parallelism().map_or(1, usize::from)));
 
 /// A stream, as requests see it.
@@ -105,15 +106,16 @@ impl Stream {
         Size { dim: self.head.dim(), most_rows }
     }
 
-    /// Answers samples and learns from them, in arrival order.
+    /// Answers samples and learns from them, in arrival order. They hold their room until they are learnt.
     pub async fn classify(
         &self,
         samples: Samples,
         extent: Extent,
         arrived: Instant,
+        held: Option<Arc<Share>>,
     ) -> Result<Answers, Problem> {
         let place = self.queue.try_reserve().map_err(|e| self.refusal(e))?;
-        let answers = self.send(place, samples, extent, arrived).await?;
+        let answers = self.send(place, samples, extent, arrived, held).await?;
         self.answer(answers).await
     }
 
@@ -123,9 +125,10 @@ impl Stream {
         &self,
         samples: Samples,
         extent: Extent,
+        held: Arc<Share>,
     ) -> Result<oneshot::Receiver<Result<Answers, Problem>>, Problem> {
         let place = self.queue.reserve().await.map_err(|_| self.gone())?;
-        self.send(place, samples, extent, Instant::now()).await
+        self.send(place, samples, extent, Instant::now(), Some(held)).await
     }
 
     async fn send(
@@ -134,11 +137,12 @@ impl Stream {
         samples: Samples,
         extent: Extent,
         arrived: Instant,
+        held: Option<Arc<Share>>,
     ) -> Result<oneshot::Receiver<Result<Answers, Problem>>, Problem> {
         let (samples, zero_shot) = self.score(samples).await?;
         let (reply, answers) = oneshot::channel();
         let reply = Reply::Caller(reply);
-        place.send(Job::Classify(Classify { samples, zero_shot, extent, arrived, reply }));
+        place.send(Job::Classify(Classify { samples, zero_shot, extent, arrived, reply, _held: held }));
         Ok(answers)
     }
 
@@ -159,7 +163,7 @@ impl Stream {
         if cells * self.head.dim() <= HEAVY || cells > MOST_CELLS {
             return Ok((samples, None));
         }
-        let turn = SCORING.acquire().await.map_err(|_| self.gone())?;
+        let turn = self.turn().await?;
         let head = self.head.clone();
         let score = move || {
             let scores = head.zero_shot(samples.features());
@@ -182,13 +186,18 @@ impl Stream {
         }
         // The turn ends with the work, not with the client: what was begun holds memory until it is done, what waits for its
         // turn is given up with its request.
-        let turn = SCORING.acquire().await.map_err(|_| self.gone())?;
+        let turn = self.turn().await?;
         let answer = move || {
             let answers = answer();
             drop(turn);
             answers
         };
         tokio::task::spawn_blocking(answer).await.map_err(|_| self.gone())?
+    }
+
+    /// A turn at work that takes much of a core or of memory.
+    pub async fn turn(&self) -> Result<SemaphorePermit<'static>, Problem> {
+        TURNS.acquire().await.map_err(|_| self.gone())
     }
 
     /// The published session; if it is behind, a newer one is on its way after this.
@@ -205,9 +214,10 @@ impl Stream {
         &self,
         labels: Vec<(u64, usize)>,
         generation: Option<u64>,
+        held: Option<Arc<Share>>,
     ) -> Result<Outcomes, Problem> {
         let (reply, outcomes) = oneshot::channel();
-        let job = Feedback { labels, generation, source: None, reply: Some(reply) };
+        let job = Feedback { labels, generation, source: None, _held: held, reply: Some(reply) };
         self.enqueue(Job::Feedback(job))?;
         self.answer(outcomes).await
     }

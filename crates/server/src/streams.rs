@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-use ultta::{Config, Head, State};
+use ultta::{Config, Head, Session};
 
 use crate::clock::Clock;
 use crate::deliver::{GONE, Notice, Outbox};
@@ -124,12 +124,12 @@ impl Streams {
         self.create(name, spec, None, None).await.map(|_| ()).map_err(|p| p.detail)
     }
 
-    /// Makes a stream, from a state and whether it learns if there is one, shadowing another one if asked.
+    /// Makes a stream, from what another one has learnt if that is given, and learning if that does; shadowing another one if asked.
     pub(crate) async fn create(
         &self,
         name: &str,
         spec: StreamSpec,
-        start: Option<(State, bool)>,
+        start: Option<Arc<Session>>,
         shadow_of: Option<String>,
     ) -> Result<Arc<Stream>, Problem> {
         check_name(name).map_err(Problem::invalid)?;
@@ -143,11 +143,20 @@ impl Streams {
                 self.limits.streams
             )));
         }
+        // Whole states are large: one is in memory at a time.
+        let start = start.map(|session| {
+            let mut state = tokio::task::block_in_place(|| session.state());
+            state.tensors.retain(|name, _| !name.starts_with("shared."));
+            (state, session.learning())
+        });
         // Refuses what cannot work before anything is written.
-        let mut session = ultta::Session::new(spec.head.clone(), &spec.config)?;
-        if let Some((state, _)) = &start {
-            session.load(state)?;
-        }
+        let mut session = tokio::task::block_in_place(|| -> Result<Session, Problem> {
+            let mut session = Session::new(spec.head.clone(), &spec.config)?;
+            if let Some((state, _)) = &start {
+                session.load(state)?;
+            }
+            Ok(session)
+        })?;
         if let Some(group) = &spec.group {
             check_group(group).map_err(Problem::invalid)?;
             let others = self.all().into_iter().filter(|other| other.meta.group.as_ref() == Some(group));
@@ -194,11 +203,11 @@ impl Streams {
     /// deleted again.
     pub(crate) async fn delete(&self, name: &str) -> Result<(), Problem> {
         let _changing = self.changing.lock().await;
-        if self.is_opening(name) {
-            self.get(name)?;
+        let found = self.read().get(name).cloned();
+        if found.is_none() && (self.is_opening(name) || !self.is_damaged(name)) {
+            return self.get(name).and_then(|_| Err(Problem::unavailable(OPENING)));
         }
-        if !self.is_damaged(name) {
-            let stream = self.get(name)?;
+        if let Some(stream) = found {
             stream.leaving.store(true, Ordering::Release);
             if let Some(source) = &stream.meta.shadow_of
                 && let Ok(source) = self.get(source)

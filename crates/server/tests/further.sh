@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Further tests of the service, each with what it needs set up by name. From the root of the project:
-#   bash crates/server/tests/further.sh [kills|hostile|schema|triton|page|fuzz …]      all of them if none is named
+#   bash crates/server/tests/further.sh [kills|hostile|memory|schema|triton|page|fuzz …]      all of them if none is named
 # Needs the Rust toolchain, python3 and node; `page` needs Debian's chromium (installed if there is apt).
 # KILLS (200), EXAMPLES (200 that reach each call), SOAK (1200 seconds) and SECONDS_ (60 of a processor for each fuzz target) make it longer or shorter; SCHEMA_PATHS is a regular expression of the paths that schema looks at; ULTTA is a program to test instead
 # of the one that is built.
@@ -41,6 +41,10 @@ hostile() { # normal clients alone and beside hostile ones: their p99, every sta
   "$ultta" client --url "$url" create --head "$scratch/tiny.safetensors" --stream shapes > /dev/null
   python3 "$here/further/hostile.py" "$url" "$server" "$scratch/features.npy" "${SOAK:-1200}" "$scratch/memory.csv"
   cleanup; server=""
+}
+
+memory() { # what a token could fill it with: at most three times `waiting_bytes` more
+  python3 "$here/further/memory.py" "$ultta"
 }
 
 tiny() { # a head of the tiny model, and pictures for it
@@ -130,5 +134,5 @@ PYTHON
 
 fuzz() { cargo fuzz --version > /dev/null 2>&1 || cargo install --quiet cargo-fuzz; python3 fuzz/fuzz.py "${SECONDS_:-60}"; }
 
-for what in "${@:-kills hostile schema triton page fuzz}"; do for each in $what; do echo "== $each"; "$each"; done; done
+for what in "${@:-kills hostile memory schema triton page fuzz}"; do for each in $what; do echo "== $each"; "$each"; done; done
 echo "all passed; left in $scratch"

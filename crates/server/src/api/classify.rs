@@ -212,6 +212,16 @@ pub fn answer_bytes(rows: usize, extent: Extent, head: &Head) -> usize {
     rows.saturating_mul((256 + 2 * name).saturating_add(top).saturating_add(probs))
 }
 
+/// Bytes of what is known only when the answers are there, about: sets of classes, and the sender's own names for the rows.
+pub fn more_bytes(answers: &Answers, refs: Option<&[Id]>) -> usize {
+    let name = |id: &Id| match id {
+        Id::Number(_) => 20,
+        Id::Text(text) => text.len(),
+    };
+    let sets: usize = answers.sets.iter().map(Vec::len).sum();
+    6 * sets + refs.unwrap_or_default().iter().map(name).sum::<usize>()
+}
+
 /// Answers with class names and the sender's own names for the rows.
 pub fn row_answers<'a>(
     mut answers: Answers,

@@ -67,16 +67,6 @@ impl Owner {
         self.session.next_id()
     }
 
-    /// The state as it is.
-    pub fn state(&self) -> State {
-        self.session.state()
-    }
-
-    /// Whether samples teach.
-    pub fn learning(&self) -> bool {
-        self.session.learning()
-    }
-
     /// Keeps the state under a label.
     pub fn snapshot(&mut self, label: &str) -> Result<(), Problem> {
         self.parts.folder.save_snapshot(label, &self.session.state())?;

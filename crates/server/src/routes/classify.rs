@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::HeaderMap;
@@ -18,6 +19,7 @@ use crate::http::App;
 use crate::job::Extent;
 use crate::metrics::Stage;
 use crate::problem::Problem;
+use crate::room::Watch;
 use crate::routes::{Named, Params, aside, content_type, json, read};
 use crate::samples::{Samples, Views};
 use crate::stream::{Size, Stream, check_views};
@@ -40,10 +42,11 @@ async fn classify(
     State(app): State<Arc<App>>,
     Named(name): Named<String>,
     Params(query): Params<ClassifyQuery>,
+    Extension(watch): Extension<Watch>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Problem> {
-    answer(&app, &name, query, &headers, body, true).await
+    answer(&app, &name, query, &headers, body, Some(watch)).await
 }
 
 /// Answer rows without learning from them
@@ -61,7 +64,7 @@ async fn predict(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Problem> {
-    answer(&app, &name, query, &headers, body, false).await
+    answer(&app, &name, query, &headers, body, None).await
 }
 
 async fn answer(
@@ -70,7 +73,7 @@ async fn answer(
     query: ClassifyQuery,
     headers: &HeaderMap,
     sent: Body,
-    learn: bool,
+    learn: Option<Watch>,
 ) -> Result<Response, Problem> {
     let arrived = Instant::now();
     let stream = app.streams.get(name)?;
@@ -78,7 +81,7 @@ async fn answer(
     let kind = content_type(headers);
     if kind == "application/x-ndjson" {
         let pause = Duration::from_secs(limits.request_seconds);
-        return Ok(answer_lines(app, stream, query, sent, learn, pause));
+        return Ok(answer_lines(app, stream, query, sent, learn.is_some(), pause));
     }
     let bytes = || read(sent, limits.body_bytes, limits.request_seconds);
     let (samples, extent, refs) = match kind.as_str() {
@@ -118,22 +121,30 @@ async fn answer(
     respond(app, &stream, samples, extent, refs, learn, arrived).await
 }
 
-/// Shows checked samples to the stream and writes its answers.
+/// Shows checked samples to the stream and writes its answers. It learns from those of a request whose body is watched, which holds its
+/// room until then.
 pub async fn respond(
     app: &App,
     stream: &Stream,
     samples: Samples,
     extent: Extent,
     refs: Option<Vec<Id>>,
-    learn: bool,
+    learn: Option<Watch>,
     arrived: Instant,
 ) -> Result<Response, Problem> {
     // Before anything is learnt: a request whose answer has no room is refused as a whole.
-    let place = Place::take(&app.room, answer_bytes(samples.len(), extent, &stream.head))?;
-    let answers = if learn {
-        stream.classify(samples, extent, arrived).await?
-    } else {
-        stream.predict(samples, extent).await?
+    let reckoned = answer_bytes(samples.len(), extent, &stream.head);
+    let place = Place::take(&app.room, reckoned)?;
+    let answers = match learn {
+        Some(watch) => {
+            let held = app.room.hold_samples(&watch, samples.bytes())?;
+            stream.classify(samples, extent, arrived, held).await?
+        }
+        None => {
+            let answers = stream.predict(samples, extent).await?;
+            place.grow(&app.room, reckoned + more_bytes(&answers, refs.as_deref()))?;
+            answers
+        }
     };
     let response = ClassifyResponse {
         stream: &stream.name,

@@ -2,17 +2,23 @@
 
 use std::sync::Arc;
 
-use axum::Json;
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::HeaderMap;
+use axum::response::Response;
 
+use crate::answer::Place;
 use crate::api::*;
 use crate::http::App;
 use crate::job::{Outcome, Outcomes};
 use crate::problem::Problem;
+use crate::room::Watch;
 use crate::routes::operate::label_of;
 use crate::routes::{Named, json_body};
+
+/// Bytes of what is said of a label, about.
+pub const OUTCOME_BYTES: usize = 320;
 
 calls! {
     "/v1/streams/{stream}/feedback": post feedback;
@@ -28,9 +34,10 @@ calls! {
 async fn feedback(
     State(app): State<Arc<App>>,
     Named(name): Named<String>,
+    Extension(watch): Extension<Watch>,
     headers: HeaderMap,
     body: Body,
-) -> Result<Json<FeedbackResponse>, Problem> {
+) -> Result<Response, Problem> {
     let stream = app.streams.get(&name)?;
     let limits = &app.config.limits;
     let request: FeedbackRequest = json_body(&headers, body, limits).await?;
@@ -42,11 +49,13 @@ async fn feedback(
         let label = label_of(&stream.head, given.id, given.label, given.class.as_deref())?;
         labels.push((given.id, label));
     }
-    let Outcomes { outcomes, remembered } = stream.feedback(labels, request.generation).await?;
+    let place = Place::take(&app.room, labels.len() * OUTCOME_BYTES)?;
+    let Outcomes { outcomes, remembered } =
+        stream.feedback(labels, request.generation, watch.share()).await?;
     let outcomes = request.labels.iter().zip(outcomes).map(|(given, outcome)| match outcome {
         Outcome::Taken => FeedbackOutcome { id: given.id, outcome: "taken", reason: None },
         Outcome::Unused(why) => FeedbackOutcome { id: given.id, outcome: "unused", reason: Some(why.into()) },
         Outcome::Refused(why) => FeedbackOutcome { id: given.id, outcome: "refused", reason: Some(why) },
     });
-    Ok(Json(FeedbackResponse { outcomes: outcomes.collect(), remembered }))
+    place.json(&FeedbackResponse { outcomes: outcomes.collect(), remembered })
 }

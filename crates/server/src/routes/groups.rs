@@ -83,6 +83,7 @@ async fn total(State(app): State<Arc<App>>, Named(group): Named<String>) -> Resu
     let stream = streams.iter().find(|stream| stream.meta.group.as_ref() == Some(&group));
     let stream = stream.ok_or_else(|| none(&group))?;
     let total = stream.control(|owner| owner.group_total()).await?;
+    let _turn = stream.turn().await?;
     let bytes = tokio::task::block_in_place(|| total.to_bytes())?;
     Ok(Place::for_file(&app.room, bytes.len())?.send("application/octet-stream", bytes))
 }

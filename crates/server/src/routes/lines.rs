@@ -48,8 +48,8 @@ struct LineError<'a> {
 struct Ahead {
     number: u64,
     pending: Pending,
-    /// The room that it holds.
-    share: Share,
+    /// The room that it holds, also while it waits for the owner.
+    share: Arc<Share>,
 }
 
 /// The answer to one line, finished or not.
@@ -115,7 +115,7 @@ async fn read_lines(
     // Whether the rest of a refused line is still to come. It is read and dropped: a connection that closes before its
     // client has sent everything loses the answers that are under way.
     let mut dropping = false;
-    let mut share = app.room.share_of_body();
+    let share = app.room.share_of_body();
     while !ended {
         match tokio::time::timeout(LOOK, chunks.next()).await {
             Ok(Some(Ok(chunk))) => {
@@ -135,7 +135,8 @@ async fn read_lines(
             Err(_) if heard.elapsed() >= pause || app.stopping.load(Ordering::Acquire) => return,
             Err(_) if share.is_cut() => {
                 let pending = Pending::Ready(Err(app.room.cut_off()), None);
-                let _ = sender.send(Ahead { number: number + 1, pending, share: app.room.share() }).await;
+                let _ =
+                    sender.send(Ahead { number: number + 1, pending, share: app.room.share().into() }).await;
                 return;
             }
             Err(_) => {}
@@ -146,11 +147,11 @@ async fn read_lines(
             let line = &buffer[start..start + length];
             start += length + 1;
             // A line holds its room until it is answered, not only until it is read.
-            let mut own = app.room.share();
+            let own = Arc::new(app.room.share());
             let pending = match Line::parse(line) {
                 Ok(None) => continue,
                 _ if !own.hold(length) => Pending::Ready(Err(app.room.refusal()), None),
-                Ok(Some(line)) => ask(&stream, line, query, learn).await,
+                Ok(Some(line)) => ask(&stream, line, query, learn, own.clone()).await,
                 Err(error) => Pending::Refused(error.to_string()),
             };
             if sender.send(Ahead { number, pending, share: own }).await.is_err() {
@@ -170,7 +171,7 @@ async fn read_lines(
             number += 1;
             (buffer, dropping) = (Vec::new(), true);
             share.hold(0);
-            if sender.send(Ahead { number, pending, share: app.room.share() }).await.is_err() {
+            if sender.send(Ahead { number, pending, share: app.room.share().into() }).await.is_err() {
                 return;
             }
         }
@@ -182,7 +183,7 @@ fn end_of_line(bytes: &[u8]) -> Option<usize> {
 }
 
 /// Shows the sample of a line to the stream.
-async fn ask(stream: &Stream, line: Line, query: ClassifyQuery, learn: bool) -> Pending {
+async fn ask(stream: &Stream, line: Line, query: ClassifyQuery, learn: bool, held: Arc<Share>) -> Pending {
     let samples = match from_line(&line, stream.head.dim(), query.normalize.unwrap_or(false)) {
         Ok(samples) => samples,
         Err(problem) => return Pending::Refused(problem.detail),
@@ -193,7 +194,7 @@ async fn ask(stream: &Stream, line: Line, query: ClassifyQuery, learn: bool) -> 
     if !learn {
         return Pending::Ready(stream.predict(samples, query.extent()).await, line.id);
     }
-    match stream.submit(samples, query.extent()).await {
+    match stream.submit(samples, query.extent(), held).await {
         Ok(answer) => Pending::Answer(answer, line.id),
         Err(problem) => Pending::Ready(Err(problem), line.id),
     }

@@ -2,20 +2,22 @@
 
 use std::sync::Arc;
 
-use axum::Json;
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use base64::Engine;
-use ultta::{Head, State as Learnt};
+use ultta::{Head, Session, State as Learnt};
 
 use crate::answer::Place;
 use crate::api::*;
 use crate::http::App;
 use crate::owner::Owner;
 use crate::problem::Problem;
+use crate::room::{Share, Watch};
 use crate::routes::{Named, content_type, json, json_body, read};
+use crate::store::Folder;
 use crate::stream::Stream;
 use crate::streams::{StreamSpec, check_name};
 
@@ -205,7 +207,8 @@ async fn snapshots(
     State(app): State<Arc<App>>,
     Named(name): Named<String>,
 ) -> Result<Json<SnapshotList>, Problem> {
-    let found = app.streams.get(&name)?.folder.snapshots();
+    let stream = app.streams.get(&name)?;
+    let found = tokio::task::block_in_place(|| stream.folder.snapshots());
     let snapshots = found.into_iter().map(|(label, bytes)| SnapshotView { label, bytes }).collect();
     Ok(Json(SnapshotList { snapshots }))
 }
@@ -227,7 +230,7 @@ async fn snapshot(
     }
     let most = app.config.limits.snapshots;
     let folder = stream.folder.clone();
-    let label = stream
+    let (label, bytes) = stream
         .control(move |owner| {
             let label = request.label.unwrap_or_else(|| format!("seen-{}", owner.seen()));
             let there = folder.snapshots();
@@ -237,11 +240,10 @@ async fn snapshot(
                 )));
             }
             owner.snapshot(&label)?;
-            Ok(label)
+            let bytes = folder.snapshots().iter().find(|(l, _)| *l == label).map_or(0, |(_, bytes)| *bytes);
+            Ok((label, bytes))
         })
         .await?;
-    let there = stream.folder.snapshots();
-    let bytes = there.iter().find(|(l, _)| *l == label).map_or(0, |(_, bytes)| *bytes);
     Ok((StatusCode::CREATED, Json(SnapshotView { label, bytes })))
 }
 
@@ -253,8 +255,10 @@ async fn remove_snapshot(
     Named((name, label)): Named<(String, String)>,
 ) -> Result<StatusCode, Problem> {
     let stream = app.streams.get(&name)?;
-    find_snapshot(&stream, &label)?;
-    stream.folder.remove_snapshot(&label)?;
+    tokio::task::block_in_place(|| {
+        find_snapshot(&stream.name, &stream.folder, &label)?;
+        Ok::<_, Problem>(stream.folder.remove_snapshot(&label)?)
+    })?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -270,20 +274,22 @@ async fn rollback(
 ) -> Result<Json<StreamView>, Problem> {
     let stream = app.streams.get(&name)?;
     let RollbackRequest { label } = json_body(&headers, body, &app.config.limits).await?;
-    find_snapshot(&stream, &label)?;
-    let state = stream.folder.load_snapshot(&label)?;
-    stream
-        .control(move |owner| owner.load(&state, "rolled_back", &format!("back to snapshot {label}")))
-        .await?;
+    let (folder, name) = (stream.folder.clone(), stream.name.clone());
+    // Read by the owner: however many ask for it, one state is in memory.
+    let return_to = move |owner: &mut Owner| {
+        find_snapshot(&name, &folder, &label)?;
+        let state = folder.load_snapshot(&label)?;
+        owner.load(&state, "rolled_back", &format!("back to snapshot {label}"))
+    };
+    stream.control(return_to).await?;
     Ok(Json(view(&stream)))
 }
 
-fn find_snapshot(stream: &Stream, label: &str) -> Result<(), Problem> {
-    let there = stream.folder.snapshots();
-    if there.iter().any(|(l, _)| l == label) {
+fn find_snapshot(stream: &str, folder: &Folder, label: &str) -> Result<(), Problem> {
+    if folder.snapshots().iter().any(|(l, _)| l == label) {
         return Ok(());
     }
-    Err(Problem::not_found(format!("stream {:?} has no snapshot {label:?}", stream.name)))
+    Err(Problem::not_found(format!("stream {stream:?} has no snapshot {label:?}")))
 }
 
 /// Make a second stream from this one
@@ -303,9 +309,7 @@ async fn clone(
     let choice = request.choice();
     let config = if choice.is_empty() { source.config.clone() } else { choice.resolve()? };
     let start = if config == source.config {
-        let (mut state, learning) = source.control(|owner| Ok((owner.state(), owner.learning()))).await?;
-        state.tensors.retain(|name, _| !name.starts_with("shared."));
-        Some((state, learning))
+        Some(source.control(|owner| Ok(owner.session(u64::MAX).0)).await?)
     } else {
         None
     };
@@ -315,6 +319,14 @@ async fn clone(
     let shadow_of = request.shadow.then(|| name.clone());
     let stream = app.streams.create(&request.name, spec, start, shadow_of).await?;
     Ok((StatusCode::CREATED, Json(view(&stream))))
+}
+
+/// Where evidence comes from that is added.
+enum Source {
+    /// A stream of this server.
+    Stream(Arc<Session>),
+    /// The file of a state, and its room.
+    File(Bytes, Option<Arc<Share>>),
 }
 
 /// Add the evidence of another stream or server
@@ -327,6 +339,7 @@ async fn clone(
 async fn merge(
     State(app): State<Arc<App>>,
     Named(name): Named<String>,
+    Extension(watch): Extension<Watch>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<StreamView>, Problem> {
@@ -342,11 +355,11 @@ async fn merge(
                     "expected another stream, got {name:?} itself: its evidence would count twice"
                 )));
             }
-            let state = app.streams.get(&other)?.control(|owner| Ok(owner.state())).await?;
-            (state, format!("the evidence of stream {other} was added"))
+            let (session, _) = app.streams.get(&other)?.control(|owner| Ok(owner.session(u64::MAX))).await?;
+            (Source::Stream(session), format!("the evidence of stream {other} was added"))
         }
         "application/octet-stream" | "application/x-safetensors" => {
-            (Learnt::from_bytes(&bytes)?, "the evidence of another server was added".to_string())
+            (Source::File(bytes, watch.share()), "the evidence of another server was added".to_string())
         }
         other => {
             return Err(Problem::unsupported(format!(
@@ -354,7 +367,12 @@ async fn merge(
             )));
         }
     };
-    stream.control(move |owner| owner.merge(&other, &text)).await?;
+    // Whole states are large: each is there while the owner merges it, and no longer.
+    let merge = move |owner: &mut Owner| match other {
+        Source::Stream(session) => owner.merge(&session.state(), &text),
+        Source::File(bytes, _held) => owner.merge(&Learnt::from_bytes(&bytes)?, &text),
+    };
+    stream.control(merge).await?;
     Ok(Json(view(&stream)))
 }
 
@@ -366,9 +384,9 @@ async fn merge(
     security((), ("token" = []))))]
 async fn state(State(app): State<Arc<App>>, Named(name): Named<String>) -> Result<Response, Problem> {
     let stream = app.streams.get(&name)?;
-    let state = stream.control(|owner| Ok(owner.state())).await?;
-    let bytes = tokio::task::block_in_place(|| state.to_bytes())?;
-    drop(state);
+    let (session, _) = stream.control(|owner| Ok(owner.session(u64::MAX))).await?;
+    let _turn = stream.turn().await?;
+    let bytes = tokio::task::block_in_place(|| session.state().to_bytes())?;
     Ok(Place::for_file(&app.room, bytes.len())?.send("application/octet-stream", bytes))
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::Json;
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, header};
@@ -13,7 +13,10 @@ use crate::answer::Place;
 use crate::api::*;
 use crate::http::App;
 use crate::job::Outcome;
+use crate::owner::Owner;
 use crate::problem::Problem;
+use crate::room::Watch;
+use crate::routes::feedback::OUTCOME_BYTES;
 use crate::routes::{Named, Params, json_body};
 
 /// Classes explained, and samples suggested, at most.
@@ -129,9 +132,10 @@ async fn explain(
 async fn correct(
     State(app): State<Arc<App>>,
     Named(name): Named<String>,
+    Extension(watch): Extension<Watch>,
     headers: HeaderMap,
     body: Body,
-) -> Result<Json<CorrectResponse>, Problem> {
+) -> Result<Response, Problem> {
     let stream = app.streams.get(&name)?;
     let limits = &app.config.limits;
     let request: CorrectRequest = json_body(&headers, body, limits).await?;
@@ -150,14 +154,19 @@ async fn correct(
         };
         given.push((label.id, own));
     }
-    let generation = request.generation;
-    let (outcomes, corrections) = stream.control(move |owner| owner.correct(&given, generation)).await?;
+    let place = Place::take(&app.room, given.len() * OUTCOME_BYTES)?;
+    let (generation, held) = (request.generation, watch.share());
+    let correct = move |owner: &mut Owner| {
+        let _held = held;
+        owner.correct(&given, generation)
+    };
+    let (outcomes, corrections) = stream.control(correct).await?;
     let outcomes = request.labels.iter().zip(outcomes).map(|(label, outcome)| match outcome {
         Outcome::Taken => FeedbackOutcome { id: label.id, outcome: "taken", reason: None },
         Outcome::Unused(why) => FeedbackOutcome { id: label.id, outcome: "unused", reason: Some(why.into()) },
         Outcome::Refused(why) => FeedbackOutcome { id: label.id, outcome: "refused", reason: Some(why) },
     });
-    Ok(Json(CorrectResponse { outcomes: outcomes.collect(), corrections }))
+    place.json(&CorrectResponse { outcomes: outcomes.collect(), corrections })
 }
 
 /// Say what to label next
@@ -204,6 +213,7 @@ async fn layer(
         return Err(Problem::invalid(format!("format: expected {}", ultta::LAYER_ENDINGS.join(", "))));
     }
     let (session, _) = stream.control(|owner| Ok(owner.session(u64::MAX))).await?;
+    let _turn = stream.turn().await?;
     let bytes = tokio::task::block_in_place(|| session.layer()?.to_bytes(format))?;
     let mut answer = Place::for_file(&app.room, bytes.len())?.send("application/octet-stream", bytes);
     if let Ok(named) = format!("attachment; filename=\"{}.{format}\"", stream.name).parse() {

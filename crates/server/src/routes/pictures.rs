@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use axum::Extension;
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Multipart, Request, State};
 use axum::response::Response;
@@ -14,6 +15,7 @@ use crate::api::*;
 use crate::http::App;
 use crate::metrics::Stage;
 use crate::problem::Problem;
+use crate::room::Watch;
 use crate::routes::{Named, Params, aside, content_type, json, read};
 use crate::samples::Samples;
 
@@ -33,9 +35,10 @@ async fn pictures(
     State(app): State<Arc<App>>,
     Named(name): Named<String>,
     Params(query): Params<ClassifyQuery>,
+    Extension(watch): Extension<Watch>,
     request: Request,
 ) -> Result<Response, Problem> {
-    answer_pictures(&app, &name, query, request, true).await
+    answer_pictures(&app, &name, query, request, Some(watch)).await
 }
 
 /// Answer pictures without learning from them
@@ -48,7 +51,7 @@ async fn predict_pictures(
     Params(query): Params<ClassifyQuery>,
     request: Request,
 ) -> Result<Response, Problem> {
-    answer_pictures(&app, &name, query, request, false).await
+    answer_pictures(&app, &name, query, request, None).await
 }
 
 async fn answer_pictures(
@@ -56,7 +59,7 @@ async fn answer_pictures(
     name: &str,
     query: ClassifyQuery,
     request: Request,
-    learn: bool,
+    learn: Option<Watch>,
 ) -> Result<Response, Problem> {
     let arrived = Instant::now();
     let stream = app.streams.get(name)?;

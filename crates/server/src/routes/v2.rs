@@ -24,6 +24,7 @@ use crate::auth::Access;
 use crate::http::App;
 use crate::job::Extent;
 use crate::problem::Problem;
+use crate::room::Watch;
 use crate::routes::{Named, aside, content_type, read};
 use crate::samples::Samples;
 use crate::stream::Size;
@@ -156,12 +157,13 @@ async fn model_version_ready(
 async fn infer_version(
     app: State<Arc<App>>,
     access: Extension<Access>,
+    watch: Extension<Watch>,
     Named((name, version)): Named<(String, String)>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Refused> {
     check_version(&version)?;
-    infer(app, access, Named(name), headers, body).await
+    infer(app, access, watch, Named(name), headers, body).await
 }
 
 /// A request of the protocol.
@@ -322,6 +324,7 @@ const OUTPUTS: [Output; 9] = [
 async fn infer(
     State(app): State<Arc<App>>,
     Extension(access): Extension<Access>,
+    Extension(watch): Extension<Watch>,
     Named(name): Named<String>,
     headers: HeaderMap,
     body: Body,
@@ -359,7 +362,8 @@ async fn infer(
     let each = answer_bytes(samples.len(), extent, &stream.head);
     let place = Place::take(&app.room, each.saturating_mul(wanted.len().div_ceil(OUTPUTS.len())))?;
     let answers = if learn {
-        stream.classify(samples, extent, arrived).await?
+        let held = app.room.hold_samples(&watch, samples.bytes())?;
+        stream.classify(samples, extent, arrived, held).await?
     } else {
         stream.predict(samples, extent).await?
     };

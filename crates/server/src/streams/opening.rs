@@ -224,12 +224,8 @@ impl Streams {
             && source.digest == stream.digest
             && stream.meta.source_created.is_none_or(|created| created == source.meta.created)
         {
-            source.shadows.add(Shadow {
-                name: name.to_string(),
-                queue: stream.queue.clone(),
-                needs_views: stream.config.method.card().needs_views,
-                missed: stream.missed.clone(),
-            });
+            let needs_views = stream.config.method.card().needs_views;
+            source.shadows.add(Shadow::new(name, stream.queue.clone(), needs_views, stream.missed.clone()));
         }
     }
 }
@@ -271,5 +267,45 @@ mod tests {
         }
         assert!(streams.damaged().is_empty());
         runtime.block_on(streams.stop());
+    }
+
+    /// A deletion that comes the moment a stream is open ends the stream first.
+    #[test]
+    fn a_stream_that_has_just_opened_is_deleted_for_good() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        let _entered = runtime.enter();
+        let folder = tempfile::tempdir().unwrap();
+        let config = ServerConfig { data_dir: folder.path().to_owned(), ..ServerConfig::default() };
+        let outbox = Outbox::start(&AlarmSettings::default()).unwrap();
+        let streams = Streams::open(&config, Arc::new(Metrics::new().unwrap()), outbox).unwrap();
+        let head = ultta::Head::new(vec![1.0, 0.0, 0.0, 1.0], 2, ["cat", "dog"], 100.0).unwrap();
+        let meta = crate::store::Meta::new(&Config::default(), None, None, 0.0, None);
+        let path = streams.root.join("a");
+        Folder::create(&path, &head, &meta, None).unwrap();
+        streams.damaged_names().insert("a".into(), OPENING.into());
+        streams.start("a").unwrap();
+        let stream = streams.read().get("a").cloned().unwrap();
+        runtime.block_on(streams.delete("a")).map_err(|problem| problem.detail).unwrap();
+        assert!(stream.queue.is_closed() && !path.exists() && streams.damaged().is_empty());
+        runtime.block_on(streams.stop());
+    }
+
+    /// What a write left that was cut short by a full disk, or by the end of the process, takes no room for ever.
+    #[test]
+    fn what_was_half_written_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, aside) = (folder.path().join("a"), folder.path().join(".new-a"));
+        let head = ultta::Head::new(vec![1.0, 0.0, 0.0, 1.0], 2, ["cat", "dog"], 100.0).unwrap();
+        let meta = crate::store::Meta::new(&Config::default(), None, None, 0.0, None);
+        fs::create_dir_all(path.join("taken")).unwrap();
+        assert!(Folder::create(&path, &head, &meta, None).is_err() && !aside.exists());
+        fs::remove_dir_all(&path).unwrap();
+        Folder::create(&path, &head, &meta, None).unwrap();
+        let left = [path.join(".ultta-half"), path.join("snapshots/.ultta-half")];
+        for half in &left {
+            fs::write(half, b"half a state").unwrap();
+        }
+        Folder::open(path.clone(), false).unwrap();
+        assert!(!left.iter().any(|half| half.exists()) && path.join("head.safetensors").exists());
     }
 }
