@@ -495,6 +495,7 @@ impl Classify<'_> {
             eprintln!("warning: {} of {all} pictures could not be read", self.unreadable);
         }
         if !self.args.quiet && self.tally.n > 0 {
+            self.tally.warn_of_chance(self.session.head().n_classes());
             let summary = self.tally.summary(&self.session, time);
             summary.print(&mut stderr(), samples, self.args.verbose)?;
             let labelled = self.tally.labelled();
