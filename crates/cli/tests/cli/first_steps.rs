@@ -172,6 +172,17 @@ fn class_names_are_separated_by_commas() {
         &["expected at least two class names, got 1: \"circle star\"; names are separated by commas"],
     );
     classify("--classes", "circle").failure(2, &["expected at least two class names, got 1: \"circle\"\n"]);
+    // That is known before a model is downloaded, and so is a name that a blank cut off.
+    let nowhere = |words: &[&str]| {
+        let mut command = command(words);
+        outcome(command.current_dir(&place).env("HF_HOME", "hf").env("HF_ENDPOINT", "http://127.0.0.1:1"))
+    };
+    for words in [&["classify", "a.png"][..], &["head", "--out", "h.safetensors"]] {
+        nowhere(&[words, &["--labels", "circle"]].concat())
+            .failure(2, &["expected at least two class names"]);
+    }
+    nowhere(&["classify", "a.png", "--labels", "circle,", "star"])
+        .failure(2, &["no such file or folder: star; is it a class? --labels takes one word, or quotes"]);
 }
 
 /// `ultta classify` with an environment that leads to the hub in its own way.
