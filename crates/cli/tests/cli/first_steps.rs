@@ -286,6 +286,18 @@ fn the_tiny_model_says_what_it_knows() {
     // A folder per class: accuracy beside zero-shot's, for the pictures whose folder is a class.
     let told = classify("circle,square,triangle,cross,ring,diamond,star,crescent,hexagon,bar").stderr;
     assert!(told.contains("top-1 %") && !told.contains("top-1 and ECE are those of"), "{told}");
+    // The README has the figures of this command.
+    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
+    assert!(readme.contains(
+        "\nultta classify shapes --model tiny --labels circle,square,triangle,cross,ring,diamond,star,"
+    ));
+    let top1 = |name: &str| {
+        let line = told.lines().find(|line| line.starts_with(name)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap()
+    };
+    let shown = format!("{:.1} % zero-shot, {:.1} % adapted", top1("zero-shot"), top1("adapted"));
+    let readme: Vec<&str> = readme.split_whitespace().collect();
+    assert!(readme.join(" ").contains(&shown), "README: {shown}");
     let told = classify("circle,star").stderr;
     assert!(
         told.contains("top-1 and ECE are those of the 40 pictures whose folder or table names a class"),
