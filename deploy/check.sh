@@ -39,11 +39,10 @@ check_site() {
     deploy/site.sh
 }
 
-# Packs the crates and builds each from its package, against the packages of the others. Without a named folder each of them would
-# compile all its dependencies anew.
+# Packs the crates, prints their sizes and builds each from its package, against the packages of the others. Without a named folder each of
+# them would compile all its dependencies anew.
 check_crates() {
     CARGO_TARGET_DIR=$PWD/target cargo publish --workspace --dry-run --allow-dirty
-    ls -l target/package/*.crate
 }
 
 check_archive() {

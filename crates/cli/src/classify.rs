@@ -149,7 +149,8 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     }
     args.check_files()?;
     let interrupt = Interrupt::listen()?;
-    // Missing pictures are known before a model is loaded.
+    // Missing pictures and wrong class names are known before a model is loaded.
+    args.check_names()?;
     let video = video::source_of(&args)?;
     let items = if video.is_none() { source::collect(&args.paths)? } else { Vec::new() };
     if items.is_empty() && args.watch.is_none() && video.is_none() {
@@ -205,6 +206,21 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 impl Args {
+    /// Refuses class names that cannot be used. One that a blank cut off stands among the paths.
+    fn check_names(&self) -> anyhow::Result<()> {
+        let cut_off = |path: &&String| path.chars().all(char::is_alphanumeric) && !Path::new(path).exists();
+        if self.head.labels.is_some()
+            && self.paths.len() > 1
+            && let Some(name) = self.paths.iter().find(cut_off)
+        {
+            return usage(format!(
+                "no such file or folder: {}; is it a class? --labels takes one word, or quotes around all: \"cat,red fox\"",
+                shown(name)
+            ));
+        }
+        if self.head_file.is_some() { Ok(()) } else { self.head.check() }
+    }
+
     /// Refuses outputs that would replace an input or one another, before anything is read or written.
     fn check_files(&self) -> anyhow::Result<()> {
         let named = [&self.head.labels_file, &self.head_file, &self.settings.config];
@@ -495,6 +511,7 @@ impl Classify<'_> {
             eprintln!("warning: {} of {all} pictures could not be read", self.unreadable);
         }
         if !self.args.quiet && self.tally.n > 0 {
+            self.tally.warn_of_chance(self.session.head().n_classes());
             let summary = self.tally.summary(&self.session, time);
             summary.print(&mut stderr(), samples, self.args.verbose)?;
             let labelled = self.tally.labelled();

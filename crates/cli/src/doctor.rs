@@ -1,5 +1,6 @@
 //! `ultta doctor`: checks a model, a head, a dataset, a features file, and says what to do.
 
+use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -18,7 +19,7 @@ use ultta_formats::shown;
 use crate::anchors::read_head;
 use crate::encoder::EncoderArgs;
 use crate::failure::{BAD_INPUT, usage};
-use crate::pictures::labels_of;
+use crate::pictures::label_of;
 
 /// Check a model, a head, a dataset or a features file, and say what to do
 #[derive(clap::Args, Debug)]
@@ -97,7 +98,12 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         let mut findings = doctor::model(&*encoder)?;
         if let (Some(head), false) = (&head, args.paths.is_empty()) {
             findings.retain(|finding| finding.verdict != Verdict::Known);
-            findings.extend(measured(&*encoder, &source::collect(&args.paths)?, head, &args)?);
+            let mut items = source::collect(&args.paths)?;
+            if items.iter().any(|item| label_of(item, head).is_some()) {
+                // Those of classes that the head lacks say nothing of its cosines.
+                items.retain(|item| label_of(item, head).is_some());
+            }
+            findings.extend(measured(&*encoder, &items, head, &args)?);
         }
         show(&format!("model {}", encoder.name()), &findings)?;
     }
@@ -137,7 +143,12 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
         if items.is_empty() {
             return usage(format!("no pictures in {}", args.paths.join(", ")));
         }
-        show("pictures", &unreadable(&items, &args)?)?;
+        let mut findings = unreadable(&items, &args)?;
+        if let Some(head) = &head {
+            let names: BTreeSet<String> = items.iter().filter_map(|item| item.class.clone()).collect();
+            findings.extend(doctor::folders(&Vec::from_iter(names), head));
+        }
+        show("pictures", &findings)?;
     }
     Ok(if worst == Verdict::Wrong { ExitCode::from(BAD_INPUT) } else { ExitCode::SUCCESS })
 }
@@ -154,7 +165,7 @@ const PICTURES: usize = 64;
 fn measured(encoder: &dyn Encoder, items: &[Item], head: &Head, args: &Args) -> anyhow::Result<Vec<Finding>> {
     let n = items.len().min(PICTURES);
     let some: Vec<Item> = (0..n).map(|i| items[i * items.len() / n].clone()).collect();
-    let labels = labels_of(&some, head).ok();
+    let labels: Option<Vec<usize>> = some.iter().map(|item| label_of(item, head)).collect();
     let (mut rows, mut kept) = (Vec::new(), Vec::new());
     pipeline::run(&some, encoder, &args.encoder.options(), |block| {
         // What cannot be read is told with the pictures.

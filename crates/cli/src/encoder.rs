@@ -142,6 +142,13 @@ impl HeadArgs {
         })
     }
 
+    /// Refuses class names and templates that cannot be used, before a model is downloaded for them.
+    pub fn check(&self) -> anyhow::Result<()> {
+        self.classes()?;
+        Templates::named(&self.templates)?;
+        Ok(())
+    }
+
     /// Builds the head.
     pub fn build(
         &self,

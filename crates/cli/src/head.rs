@@ -62,6 +62,7 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     let head = match &args.from {
         Some(file) => read_head(file)?,
         None => {
+            args.head.check()?;
             let encoder = args.encoder.open(args.quiet)?;
             args.head.build_apart(&*encoder, &args.encoder.options(), args.quiet, args.anchors_apart)?
         }

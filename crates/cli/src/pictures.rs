@@ -155,16 +155,22 @@ pub fn open(
     Ok(dataset)
 }
 
-/// The class of each picture: that of its folder.
-pub fn labels_of(items: &[Item], head: &Head) -> anyhow::Result<Vec<usize>> {
+/// The class of a picture: that of its folder, if it is one of the head's.
+pub fn label_of(item: &Item, head: &Head) -> Option<usize> {
     let plain = |name: &str| prompts::readable(name).to_lowercase();
+    let class = plain(item.class.as_deref()?);
+    head.classes().iter().position(|name| plain(name) == class)
+}
+
+/// The class of each picture: that of its folder.
+fn labels_of(items: &[Item], head: &Head) -> anyhow::Result<Vec<usize>> {
     let mut labels = Vec::new();
     for item in items {
         let class = item
             .class
             .as_deref()
             .with_context(|| format!("--images: expected a folder per class, but {} is in none", item.id))?;
-        match head.classes().iter().position(|c| plain(c) == plain(class)) {
+        match label_of(item, head) {
             Some(label) => labels.push(label),
             None => return usage(format!("--images: the folder {class:?} is none of the classes")),
         }

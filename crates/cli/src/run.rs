@@ -261,6 +261,7 @@ pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     if run.hung_up {
         return Ok(code);
     }
+    run.tally.warn_of_chance(run.session.head().n_classes());
     let summary = run.tally.summary(&run.session, seconds);
     if args.json {
         writeln!(stdout(), "{}", serde_json::to_string(&summary)?)?;
@@ -440,7 +441,6 @@ impl Stream {
         if pack.rows() == 0 {
             return Err(bad("features: expected at least 1 row, got 0".into()).into());
         }
-        pack.check_labels(head.n_classes())?;
         if pack.labels().is_some()
             && args.labels.is_none()
             && let Err(other) = pack.check_classes(head.classes())
@@ -450,6 +450,7 @@ impl Stream {
                  inspect` shows them), or give labels that fit the head (--labels)"
             ));
         }
+        pack.check_labels(head.n_classes())?;
         if other_encoder(pack.metadata(), head.metadata()) {
             let name = |of: &std::collections::BTreeMap<String, String>| {
                 of.get("encoder").cloned().unwrap_or_default()

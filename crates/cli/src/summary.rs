@@ -1,10 +1,12 @@
 //! What a run comes to: counts, metrics where there are labels, and health.
 
+use std::collections::HashMap;
 use std::io::Write;
 use std::time::Duration;
 
 use serde::Serialize;
 use ultta::{Alarm, Estimate, Health, Row, Session, Standing, UnknownScore};
+use ultta_encode::doctor::at_chance;
 use ultta_eval::metrics::{Accumulator, Metrics};
 
 /// Features of fewer dimensions are too few for the correction of estimates (docs/estimates.md).
@@ -45,6 +47,8 @@ pub struct Tally {
     set_classes: u64,
     set_labels: u64,
     set_held: u64,
+    /// Zero-shot answers by label and class.
+    answered: HashMap<(usize, usize), u64>,
 }
 
 impl Tally {
@@ -56,6 +60,7 @@ impl Tally {
         self.unknown += u64::from(row.unknown);
         if let Some(label) = label {
             self.labelled += 1;
+            *self.answered.entry((label, row.zero_shot.label)).or_default() += 1;
             self.adapted.push(row.prob.into(), row.label == label);
             self.zero_shot.push(row.zero_shot.prob.into(), row.zero_shot.label == label);
         }
@@ -74,6 +79,16 @@ impl Tally {
     /// Answers that came with a label.
     pub fn labelled(&self) -> u64 {
         self.labelled
+    }
+
+    /// Says on standard error if the frozen model's answers have little to do with the labels.
+    pub fn warn_of_chance(&self, classes: usize) {
+        if let Some(right) = at_chance(classes, &self.answered) {
+            eprintln!(
+                "warning: zero-shot is hardly better than chance ({right}): labels, class names or encoder may be of something \
+                 else, and adaptation cannot mend that; `ultta doctor` looks into it"
+            );
+        }
     }
 
     /// The summary at the end.

@@ -27,6 +27,21 @@
 //! # Ok::<(), ultta::Error>(())
 //! ```
 //!
+//! With files, as `ultta head` and `ultta encode` write them:
+//!
+//! ```no_run
+//! use ultta::{Config, FeatureFile, Head, Session};
+//!
+//! let head = Head::load("head.safetensors")?;
+//! let features = FeatureFile::open("features.safetensors")?;
+//! let mut session = Session::new(head, &Config::default())?;
+//! for row in session.step(&features.read_all(false)?)?.rows {
+//!     println!("{} {:.2} (zero-shot {})", row.label, row.prob, row.zero_shot.label);
+//! }
+//! session.state().save("state.safetensors")?;
+//! # Ok::<(), ultta::Error>(())
+//! ```
+//!
 //! The [`glossary`] defines every word used in a sense of its own. To read the source, begin with `session.rs`, then
 //! `adapter.rs`, then one file of `methods/`.
 #![deny(missing_docs)]
@@ -114,8 +129,3 @@ pub mod internal {
     pub use crate::scores::{Summary, softmax, softmax_from, summary, top_k, weigh};
     pub use crate::state::STATE_VERSION;
 }
-
-/// The Rust block of the README compiles.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;

@@ -3,6 +3,8 @@
 
 mod belong;
 
+pub use belong::at_chance;
+
 use std::collections::BTreeMap;
 
 use ultta::{Features, Head};
@@ -212,7 +214,6 @@ pub fn head(head: &Head) -> Vec<Finding> {
             "tell them apart in words (\"crane bird\", \"construction crane\")",
         ));
     }
-    let plain = |name: &str| prompts::readable(&name.to_lowercase());
     let mut near = Vec::new();
     // In very large heads only neighbours in the list are compared: pairs grow with the square.
     let reach = if n <= 2000 { n } else { 50 };
@@ -428,9 +429,8 @@ pub fn other_encoder(features: &BTreeMap<String, String>, head: &BTreeMap<String
 
 /// Class names that a features file lists, beside those of a head.
 fn classes(listed: &[String], head: &Head) -> Option<Finding> {
-    let plain = |name: &String| prompts::readable(&name.to_lowercase());
-    let (ours, theirs): (Vec<_>, Vec<_>) =
-        (listed.iter().map(plain).collect(), head.classes().iter().map(plain).collect());
+    let [ours, theirs] =
+        [listed, head.classes()].map(|names| names.iter().map(|name| plain(name)).collect::<Vec<_>>());
     if ours == theirs {
         return None;
     }
@@ -438,13 +438,51 @@ fn classes(listed: &[String], head: &Head) -> Option<Finding> {
     let of = |list: &[String]| list.get(at).map_or("missing".into(), |name| format!("{name:?}"));
     let what =
         format!("class {at} is {} in the features file and {} in the head", of(listed), of(head.classes()));
-    let shared = ours.iter().filter(|name| theirs.contains(name)).count();
-    Some(if 2 * shared < ours.len().min(theirs.len()) {
-        let common = format!("{shared} of {} class names are in the head", ours.len());
-        wrong(format!("{what}; {common}"), "these do not belong together: give the head of these classes")
-    } else {
-        wrong(what, "give the head its classes in the order of the labels")
+    Some(match lacking(&ours, head) {
+        Some(lacking) => wrong(
+            format!("{what}; {lacking}"),
+            "these do not belong together: give the head of these classes",
+        ),
+        None => wrong(what, "give the head its classes in the order of the labels"),
     })
+}
+
+/// Names of classes that a head does not have, in words; `None` if it has all of them.
+fn lacking(names: &[String], head: &Head) -> Option<String> {
+    let theirs: Vec<String> = head.classes().iter().map(|name| plain(name)).collect();
+    let absent: Vec<&str> =
+        names.iter().filter(|name| !theirs.contains(&plain(name))).map(String::as_str).collect();
+    let (n, all) = (absent.len(), names.len());
+    let some = absent.iter().take(5).map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ");
+    let more = if n > 5 { ", …" } else { "" };
+    (n > 0).then(|| format!("the head lacks {n} of the {all} classes: {some}{more}"))
+}
+
+/// Whether folders of pictures are named as the classes of a head, or numbered. One folder of another name is a place, not a class.
+pub fn folders(names: &[String], head: &Head) -> Option<Finding> {
+    if names.iter().all(|name| name.parse().is_ok_and(|label: usize| label < head.n_classes())) {
+        return None;
+    }
+    let theirs: Vec<String> = head.classes().iter().map(|name| plain(name)).collect();
+    let known = names.iter().filter(|name| theirs.contains(&plain(name))).count();
+    match (known, lacking(names, head)) {
+        (_, None) => (known > 0).then(|| fine(format!("{known} folders are named as classes of the head"))),
+        (0, Some(lacking)) => (names.len() > 1).then(|| {
+            doubtful(
+                format!("no folder is named as a class of the head: {lacking}"),
+                "if folders are classes, give the head of these classes",
+            )
+        }),
+        (_, Some(lacking)) => Some(wrong(
+            format!("by the names of the folders {lacking}"),
+            "give the head of these classes: it answers such pictures with one that it has",
+        )),
+    }
+}
+
+/// A class name, however it is spelt.
+fn plain(name: &str) -> String {
+    prompts::readable(&name.to_lowercase())
 }
 
 fn dot(a: &[f32], b: &[f32]) -> f32 {

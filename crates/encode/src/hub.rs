@@ -158,22 +158,30 @@ impl Hub {
 
     /// Why nothing came back; `at` is the hub or where it sent us.
     fn silent(&self, at: &str, error: &ureq::Error) -> String {
-        let why = match error {
-            ureq::Error::HostNotFound => "no such host, or no network".into(),
+        let nowhere = || (true, "no such host, or no network".into());
+        // Whether whoever is nearest could not even be reached, and why.
+        let (unreached, why) = match error {
+            ureq::Error::HostNotFound => nowhere(),
             // What the system says of a name has no kind of its own.
-            ureq::Error::Io(error) if error.to_string().contains("lookup address") => {
-                "no such host, or no network".into()
+            ureq::Error::Io(error) if error.to_string().contains("lookup address") => nowhere(),
+            ureq::Error::Timeout(of) => {
+                let why = format!("nothing within {} s", self.patience.as_secs_f32());
+                (matches!(of, ureq::Timeout::Connect), why)
             }
-            ureq::Error::Timeout(_) => format!("nothing within {} s", self.patience.as_secs_f32()),
             ureq::Error::Io(error) if error.kind() == ErrorKind::ConnectionRefused => {
-                "connection refused".into()
+                (true, "connection refused".into())
             }
-            other => secret::hidden(&other.to_string()),
+            other => (false, secret::hidden(&other.to_string())),
         };
-        let others =
-            if self.endpoint == ENDPOINT { " (HF_ENDPOINT names a mirror, HTTPS_PROXY a proxy)" } else { "" };
         let who = if at.starts_with(&self.endpoint) { self.name() } else { secret::hidden(origin(at)) };
-        format!("no answer from {who}: {why}{others}")
+        match proxy_to(at) {
+            Some(proxy) if unreached => format!("no answer from the proxy {proxy}: {why}"),
+            Some(proxy) => format!("no answer from {who} through the proxy {proxy}: {why}"),
+            None if self.endpoint == ENDPOINT => {
+                format!("no answer from {who}: {why} (HF_ENDPOINT names a mirror, HTTPS_PROXY a proxy)")
+            }
+            None => format!("no answer from {who}: {why}"),
+        }
     }
 
     fn download(&self, model: &str, progress: &mut dyn FnMut(Progress<'_>)) -> Result<PathBuf> {
@@ -218,6 +226,18 @@ impl Hub {
         }
         Err(Error::hub(format!("there is none of {}", WEIGHT_FILES.join(", "))))
     }
+}
+
+/// The proxy that requests for an address go through, as it may be shown, and the variable that names it.
+fn proxy_to(address: &str) -> Option<String> {
+    let proxy = ureq::Proxy::try_from_env()?;
+    if address.parse().is_ok_and(|address| proxy.is_no_proxy(&address)) {
+        return None;
+    }
+    let named = ["ALL_PROXY", "all_proxy", "HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"]
+        .into_iter()
+        .find(|name| std::env::var(name).is_ok_and(|value| ureq::Proxy::new(&value).is_ok()))?;
+    Some(format!("{}:{} ({named})", proxy.host(), proxy.port()))
 }
 
 /// The files to get by hand: those of a known model, or of either kind.

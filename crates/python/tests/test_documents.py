@@ -104,6 +104,29 @@ def beside_others(readme: str) -> list[tuple[str, float, float, float]]:
     return [({"ultta": "ul-tta"}.get(row[0], row[0].lower()), *figures) for row, figures in zip(rows, shown)]  # type: ignore[misc]
 
 
+def test_what_the_limits_call_measured_has_figures_and_where_they_are_from() -> None:
+    """A page, a command or what it was measured on; figures quoted from `docs/harm.md` are its."""
+    limits, harm = ((ROOT / "docs" / name).read_text() for name in ("limits.md", "harm.md"))
+    figures = re.compile(r"(?<![\w.])\d+\.\d\b")
+    rows: dict[str, set[str]] = {}
+    for line in harm.splitlines():
+        name = re.match(r"\| (\S+) \| [+–-]", line)
+        if name:
+            rows.setdefault(name[1], set()).update(figures.findall(line))
+    told = {figure for line in harm.splitlines() if line.startswith("- **After garbage**") for figure in figures.findall(line)}
+    measured = re.findall(r"^- \*\*Measured:\*\* (.*?)\n(?=- |\n)", limits, flags=re.S | re.M)
+    assert len(measured) > 10
+    quoting = 0
+    for text in measured:
+        assert text == "not measured." or (re.search(r"\d", text) and ("](" in text or "`" in text)), text
+        named = [name for name in re.findall(r"`([^`]+)`", text) if name in rows]
+        if "harm.md" in text:
+            held = told.union(*(rows[name] for name in named))
+            assert named and set(figures.findall(text)) <= held, (text, set(figures.findall(text)) - held)
+            quoting += 1
+    assert quoting > 5
+
+
 def test_the_comparison_that_anybody_can_make(tmp_path: Path) -> None:
     """The README's commands on the drawn pictures, and what its table has of them."""
     readme = (ROOT / "README.md").read_text()

@@ -99,7 +99,8 @@ impl Streams {
         if let Ok(found) = self.get(name) {
             if found.digest != spec.head.digest() {
                 return Err(format!(
-                    "stream {name:?} is there already, with another head; delete it, or use another data folder"
+                    "stream {name:?} is there already, with another head ({}); delete it, or use another data folder",
+                    heads_differ(&found.head, &spec.head)
                 ));
             }
             if found.config != spec.config {
@@ -283,6 +284,21 @@ impl Streams {
 
     fn write(&self) -> std::sync::RwLockWriteGuard<'_, BTreeMap<String, Arc<Stream>>> {
         self.streams.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// In what two heads differ: how long features are, how many classes, which, else their numbers.
+fn heads_differ(there: &Head, asked: &Head) -> String {
+    if there.dim() != asked.dim() {
+        return format!("features of {} there, of {} asked for", there.dim(), asked.dim());
+    }
+    let (ours, theirs) = (there.classes(), asked.classes());
+    if ours.len() != theirs.len() {
+        return format!("{} classes there, {} asked for", ours.len(), theirs.len());
+    }
+    match ours.iter().zip(theirs).enumerate().find(|(_, (a, b))| a != b) {
+        Some((at, (a, b))) => format!("class {at} is {a:?} there, {b:?} asked for"),
+        None => "the same classes, made anew: other prototypes or another logit scale".into(),
     }
 }
 

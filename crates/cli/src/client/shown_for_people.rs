@@ -76,7 +76,8 @@ pub fn status(stream: &Value, url: &str, out: &mut impl Write) -> std::io::Resul
         Some(warm_up) => line("warm-up", warm_up.to_string())?,
         None => {
             let used = health["evidence_weight"].as_f64().is_some_and(|weight| weight >= 0.0005);
-            let looks = if used { "" } else { "; class looks are kept, but not used so far" };
+            let keeps = stream["method"] == "ul-tta" && !used;
+            let looks = if keeps { "; class looks are kept, but not used so far" } else { "" };
             line(
                 "moved",
                 format!(

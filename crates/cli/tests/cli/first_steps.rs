@@ -7,7 +7,7 @@ use std::process::{Child, Stdio};
 
 use serde_json::Value;
 
-use crate::support::{Folder, Outcome, command, outcome, root, ultta, unit_rows};
+use crate::support::{Folder, Outcome, command, npy, outcome, root, ultta, unit_rows};
 
 /// A server that is ended with the test.
 struct Server(Child);
@@ -145,8 +145,19 @@ fn a_server_that_cannot_start_says_what_to_do() {
         command(&["serve", "--head", &folder.arg("other.safetensors"), "--data-dir", &data, "--port", "0"]);
     outcome(again.env("ULTTA_LOG", "off")).failure(
         2,
-        &["with another head", "--stream", "start without --head", "ultta client --stream NAME delete"],
+        &[
+            "with another head (4 classes there, 5 asked for)",
+            "--stream",
+            "start without --head",
+            "ultta client --stream NAME delete",
+        ],
     );
+    let longer = ultta::Head::new([[1.0, 0.0], [0.0, 1.0]].concat(), 2, ["c0", "c1"], 30.0).unwrap();
+    longer.save(folder.path("longer.safetensors")).unwrap();
+    let mut again =
+        command(&["serve", "--head", &folder.arg("longer.safetensors"), "--data-dir", &data, "--port", "0"]);
+    outcome(again.env("ULTTA_LOG", "off"))
+        .failure(2, &["with another head (features of 8 there, of 2 asked for); delete it"]);
 }
 
 #[test]
@@ -161,6 +172,17 @@ fn class_names_are_separated_by_commas() {
         &["expected at least two class names, got 1: \"circle star\"; names are separated by commas"],
     );
     classify("--classes", "circle").failure(2, &["expected at least two class names, got 1: \"circle\"\n"]);
+    // That is known before a model is downloaded, and so is a name that a blank cut off.
+    let nowhere = |words: &[&str]| {
+        let mut command = command(words);
+        outcome(command.current_dir(&place).env("HF_HOME", "hf").env("HF_ENDPOINT", "http://127.0.0.1:1"))
+    };
+    for words in [&["classify", "a.png"][..], &["head", "--out", "h.safetensors"]] {
+        nowhere(&[words, &["--labels", "circle"]].concat())
+            .failure(2, &["expected at least two class names"]);
+    }
+    nowhere(&["classify", "a.png", "--labels", "circle,", "star"])
+        .failure(2, &["no such file or folder: star; is it a class? --labels takes one word, or quotes"]);
 }
 
 /// `ultta classify` with an environment that leads to the hub in its own way.
@@ -220,14 +242,26 @@ fn the_hub_is_asked_where_the_environment_says_and_failures_say_what_to_do() {
     let (proxy, asked) =
         one_request("HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
     let behind = [("HF_ENDPOINT", "http://hub.invalid"), ("HTTPS_PROXY", &proxy)];
-    classify(place.path(), "ViT-B-16", &behind).failure(1, &words);
+    classify(place.path(), "ViT-B-16", &behind)
+        .failure(1, &words)
+        .failure(1, &["no answer from http://hub.invalid (HF_ENDPOINT) through the proxy 127.0.0.1:"]);
     assert_eq!(asked.join().unwrap(), "CONNECT hub.invalid:80 HTTP/1.1");
+    classify(place.path(), "ViT-B-16", &[("HTTPS_PROXY", "http://me:secret@127.0.0.1:1")])
+        .failure(1, &["no answer from the proxy 127.0.0.1:1 (HTTPS_PROXY): connection refused; by hand:"]);
+    // A host that the proxy is not for is asked without it.
+    let passed_by = [closed[0], ("HTTPS_PROXY", "http://127.0.0.1:2"), ("NO_PROXY", "127.0.0.1")];
+    let told = classify(place.path(), "ViT-B-16", &passed_by).failure(1, &words).stderr;
+    assert!(
+        told.contains("no answer from http://127.0.0.1:1 (HF_ENDPOINT)") && !told.contains("proxy"),
+        "{told}"
+    );
     // One of another kind is not passed by: nobody answers there, and the mirror is not asked.
     let mirror = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     mirror.set_nonblocking(true).unwrap();
     let endpoint = format!("http://{}", mirror.local_addr().unwrap());
     let socks = [("HF_ENDPOINT", &endpoint[..]), ("ALL_PROXY", "socks5://127.0.0.1:1")];
-    classify(place.path(), "ViT-B-16", &socks).failure(1, &words);
+    classify(place.path(), "ViT-B-16", &socks)
+        .failure(1, &["no answer from the proxy 127.0.0.1:1 (ALL_PROXY): "]);
     assert!(mirror.accept().is_err(), "the proxy is passed by");
     // A name that is none.
     classify(place.path(), "ViT-B/61/x", &closed).failure(2, &["`ultta models`", "owner/name"]);
@@ -252,6 +286,18 @@ fn the_tiny_model_says_what_it_knows() {
     // A folder per class: accuracy beside zero-shot's, for the pictures whose folder is a class.
     let told = classify("circle,square,triangle,cross,ring,diamond,star,crescent,hexagon,bar").stderr;
     assert!(told.contains("top-1 %") && !told.contains("top-1 and ECE are those of"), "{told}");
+    // The README has the figures of this command.
+    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
+    assert!(readme.contains(
+        "\nultta classify shapes --model tiny --labels circle,square,triangle,cross,ring,diamond,star,"
+    ));
+    let top1 = |name: &str| {
+        let line = told.lines().find(|line| line.starts_with(name)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap()
+    };
+    let shown = format!("{:.1} % zero-shot, {:.1} % adapted", top1("zero-shot"), top1("adapted"));
+    let readme: Vec<&str> = readme.split_whitespace().collect();
+    assert!(readme.join(" ").contains(&shown), "README: {shown}");
     let told = classify("circle,star").stderr;
     assert!(
         told.contains("top-1 and ECE are those of the 40 pictures whose folder or table names a class"),
@@ -288,11 +334,62 @@ fn labels_of_a_head_in_another_order_are_refused() {
     let words =
         ["other classes than the features: \"bar\" in the features, \"circle\" in the head", "--labels"];
     run("given.safetensors").failure(2, &words);
-    run("sorted.safetensors").success();
+    let right = run("sorted.safetensors").success();
+    assert!(!right.stderr.contains("warning"), "{}", right.stderr);
+    // A head of fewer classes: which are missing, not that a number is too large.
+    head("circle,star,ring,hexagon", "four.safetensors");
+    run("four.safetensors")
+        .failure(2, &["the head has other classes than the features: \"bar\" in the features"]);
+    let doctor = |words: &[&str]| call(&[&["doctor", "--head", "four.safetensors"], words].concat());
+    let lacks =
+        "the head lacks 6 of the 10 classes: \"bar\", \"crescent\", \"cross\", \"diamond\", \"square\", …";
+    let told = doctor(&["--features", "f.safetensors"]);
+    assert!(told.code == 2 && told.stdout.contains(lacks), "{}", told.stdout);
+    for pictures in [&["shapes"][..], &["shapes", "--check-model", "--model", "tiny"]] {
+        let told = doctor(pictures);
+        assert!(
+            told.code == 2 && told.stdout.contains(&format!("by the names of the folders {lacks}")),
+            "{}",
+            told.stdout
+        );
+        // Cosines are those of the pictures whose class the head has.
+        assert!(!told.stdout.contains("  hm "), "{}", told.stdout);
+    }
+    head("cat,dog", "other.safetensors");
+    let told = call(&["doctor", "--head", "other.safetensors", "shapes"]).stdout;
+    assert!(
+        told.contains("no folder is named as a class of the head: the head lacks 10 of the 10"),
+        "{told}"
+    );
+    let told = call(&["doctor", "--head", "sorted.safetensors", "shapes"]).success().stdout;
+    assert!(told.contains("10 folders are named as classes of the head"), "{told}");
     // This pair is as it should be, and nothing is held against it.
     let told =
         call(&["doctor", "--features", "f.safetensors", "--head", "sorted.safetensors"]).success().stdout;
     assert!(told.contains("the best class has a cosine of 0.6") && !told.contains("  hm "), "{told}");
+}
+
+#[test]
+fn labels_that_are_right_by_chance_are_told() {
+    let folder = Folder::with_rows(400);
+    let run = |labels: &[i64]| {
+        let data: Vec<u8> = labels.iter().flat_map(|label| label.to_le_bytes()).collect();
+        folder.write("labels.npy", npy("<i8", &format!("({},)", labels.len()), &data));
+        let labels = folder.arg("labels.npy");
+        folder.run_on("features.safetensors", &["--labels", &labels, "--quiet"]).success().stderr
+    };
+    let bytes = folder.bytes("features.safetensors");
+    let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let labels = file.tensor("labels").unwrap().data().as_chunks::<8>().0;
+    let right: Vec<i64> = labels.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect();
+    assert_eq!(run(&right), "");
+    // Labels that have nothing to do with the rows, and labels that count from elsewhere.
+    let any: Vec<i64> = (0..400).map(|i| i * i / 7 % 4).collect();
+    let words = "warning: zero-shot is hardly better than chance (right for ";
+    let told = run(&any);
+    assert!(told.starts_with(words) && told.contains("%, by chance 25.0 ± "), "{told}");
+    let moved: Vec<i64> = right.iter().map(|label| (label + 1) % 4).collect();
+    assert!(run(&moved).starts_with(words));
 }
 
 #[test]

@@ -13,6 +13,8 @@ use super::{Finding, doubtful, fine, wrong};
 /// Right answers must lie this many standard deviations above chance. Heads of other datasets reach 3.0 on the project's packs, the
 /// packs' own heads begin at 4.6.
 const BEYOND: f64 = 3.5;
+/// Right answers up to this many times those of chance are hardly better than it.
+const HARDLY: f64 = 1.5;
 /// Share of the best order that counts as that order. Heads of other datasets reach 0.78, own heads begin at 0.98.
 const NEARLY: f64 = 0.9;
 /// A best order explains the answers if it makes this share of them right, …
@@ -34,9 +36,24 @@ impl Votes {
         for &pair in answers {
             *counts.entry(pair).or_default() += 1.0;
         }
+        Self::counted(n, counts)
+    }
+
+    fn counted(n: usize, counts: impl IntoIterator<Item = ((usize, usize), f64)>) -> Self {
         let mut pairs: Vec<_> = counts.into_iter().collect();
         pairs.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
-        Self { n, rows: answers.len().max(1) as f64, pairs }
+        let rows = pairs.iter().map(|pair| pair.1).sum::<f64>().max(1.0);
+        Self { n, rows, pairs }
+    }
+
+    /// Whether right answers are beyond chance, or close to the best order.
+    fn belong(&self) -> bool {
+        let (right, chance) = (self.moved(0), 1.0 / self.n as f64);
+        right >= chance + BEYOND * self.spread() || (right >= NEARLY * self.best_order() && right > chance)
+    }
+
+    fn by_chance(&self) -> String {
+        format!("{:.1} ± {:.1} %", 100.0 / self.n as f64, 100.0 * self.spread())
     }
 
     /// Share of right answers if labels are moved by `by` classes.
@@ -93,16 +110,31 @@ impl Votes {
     }
 }
 
+/// Fewer labelled answers tell nothing.
+const FEWEST: f64 = 100.0;
+
+/// Whether the answers of a head of `n` classes are right hardly more often than chance would have it, in words. `counts` has the answers
+/// by label and class; of few answers, or of labels that name fewer than three classes of many, nothing is said.
+pub fn at_chance(n: usize, counts: &HashMap<(usize, usize), u64>) -> Option<String> {
+    let votes = Votes::counted(n, counts.iter().map(|(&pair, &count)| (pair, count as f64)));
+    if n < 2 || votes.rows < FEWEST || votes.labels() < n.min(3) {
+        return None;
+    }
+    let (right, chance) = (votes.moved(0), 1.0 / n as f64);
+    (!votes.belong() || right <= HARDLY * chance)
+        .then(|| format!("right for {:.1} %, by chance {}", 100.0 * right, votes.by_chance()))
+}
+
 /// Judges labels and answers of some rows; all are below `n`, the number of classes.
 pub(super) fn judge(n: usize, answers: &[(usize, usize)]) -> Finding {
     let votes = Votes::new(n, answers);
     let (right, chance, spread) = (votes.moved(0), 1.0 / n as f64, votes.spread());
     let (best, agreed) = (votes.best_order(), votes.agreed());
     let percent = |share: f64| format!("{:.1} %", 100.0 * share.max(0.0));
-    let by_chance = format!("by chance {:.1} ± {:.1} %", 100.0 * chance, 100.0 * spread);
-    if right >= chance + BEYOND * spread || (right >= NEARLY * best && right > chance) {
+    let by_chance = format!("by chance {}", votes.by_chance());
+    if votes.belong() {
         let told = format!("zero-shot top-1 {}, {by_chance}", percent(right));
-        return if right > 1.5 * chance {
+        return if right > HARDLY * chance {
             fine(told)
         } else {
             doubtful(told, "hardly better than chance: check class names, prompts and the encoder")
@@ -202,6 +234,27 @@ mod tests {
             "{found:?}"
         );
         assert!(found.advice.contains("hardly better than chance"), "{found:?}");
+    }
+
+    #[test]
+    fn chance_is_told_of_many_answers_only() {
+        let told = |n: usize, answers: &[(usize, usize)]| {
+            let mut counts = HashMap::new();
+            for &pair in answers {
+                *counts.entry(pair).or_default() += 1;
+            }
+            at_chance(n, &counts)
+        };
+        assert_eq!(told(10, &answers(10, 10, |c| c)), None);
+        let moved = answers(10, 10, |c| (c + 1) % 10);
+        assert!(told(10, &moved).unwrap().contains("by chance 10.0 ± "));
+        assert_eq!(told(10, &moved[..99]), None, "too few");
+        // One class alone, and mostly mistaken: that is its business.
+        let one: Vec<_> = (0..300).map(|i| (4, if i % 3 == 0 { 4 } else { 5 })).collect();
+        assert_eq!(told(10, &one), None);
+        // Two classes, six in ten.
+        let two: Vec<_> = (0..300).map(|i| (i % 2, if i / 2 % 10 < 6 { i % 2 } else { 1 - i % 2 })).collect();
+        assert!(told(2, &two).unwrap().starts_with("right for 60.0 %, by chance 50.0 ± "));
     }
 
     #[test]

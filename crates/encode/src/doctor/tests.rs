@@ -288,6 +288,27 @@ fn what_files_say_of_themselves_is_compared() {
     let (verdict, what) = told(&[("classes", r#"["b", "a", "c", "d", "e"]"#)]);
     assert!(verdict == Some(Verdict::Wrong) && what.contains("in the order of the labels"), "{what}");
     let (verdict, what) = told(&[("classes", r#"["x", "y", "c", "z", "u", "v"]"#)]);
-    assert!(verdict == Some(Verdict::Wrong) && what.contains("1 of 6 class names are in the head"), "{what}");
+    assert!(verdict == Some(Verdict::Wrong) && what.contains("give the head of these classes"), "{what}");
+    assert!(what.contains(r#"the head lacks 5 of the 6 classes: "x", "y", "z", "u", "v";"#), "{what}");
     assert!(what.contains("class 0 is \"x\" in the features file and \"a\" in the head"), "{what}");
+}
+
+#[test]
+fn names_of_folders_are_held_against_the_classes() {
+    let head = data(|c| c).2;
+    let told = |names: &[&str]| {
+        let names: Vec<String> = names.iter().map(|name| name.to_string()).collect();
+        folders(&names, &head).map(|f| (f.verdict, f.what))
+    };
+    let (verdict, what) = told(&["A", "b"]).unwrap();
+    assert!(verdict == Verdict::Fine && what == "2 folders are named as classes of the head", "{what}");
+    let (verdict, what) = told(&["a", "x", "y"]).unwrap();
+    assert!(
+        verdict == Verdict::Wrong && what.ends_with(r#"the head lacks 2 of the 3 classes: "x", "y""#),
+        "{what}"
+    );
+    let (verdict, what) = told(&["monday", "tuesday"]).unwrap();
+    assert!(verdict == Verdict::Doubtful && what.starts_with("no folder is named as a class"), "{what}");
+    // A place, numbers of classes, and no folder at all.
+    assert_eq!((told(&["photos"]), told(&["0", "4"]), told(&[])), (None, None, None));
 }

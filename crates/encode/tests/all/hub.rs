@@ -281,3 +281,54 @@ fn what_cannot_be_had_says_why() {
     let message = error(&hub(&address, other.path().join("z"), false), MODEL);
     assert!(message.contains("broke off") && message.contains("one folder"), "{message}");
 }
+
+/// A hub that gives every request the same answer.
+fn always(answer: &'static str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut reader = BufReader::new(stream.try_clone().unwrap());
+            let mut line = String::new();
+            while reader.read_line(&mut line).is_ok_and(|n| n > 2) {
+                line.clear();
+            }
+            let _ = write!(stream, "HTTP/1.1 {answer}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+        }
+    });
+    address
+}
+
+#[test]
+fn a_hub_that_answers_oddly_is_told_as_such() {
+    for (answer, words) in [
+        ("200 OK", "the hub gave no ETag to keep the file under"),
+        ("302 Found", "a redirect to nowhere"),
+        ("302 Found\r\nLocation: /again", "too many redirects"),
+        // What it says of the size is not what comes.
+        (
+            "200 OK\r\nETag: \"abc\"\r\nX-Linked-Size: 7",
+            "config.json: the connection broke off after 0 of 7 bytes",
+        ),
+    ] {
+        let cache = tempfile::tempdir().unwrap();
+        let address = always(answer);
+        let told =
+            hub(&address, cache.path().into(), false).model(MODEL, &mut |_| {}).unwrap_err().to_string();
+        says(&told, &address, &[words]);
+    }
+}
+
+#[test]
+fn a_shard_that_is_missing_is_named() {
+    let cache = tempfile::tempdir().unwrap();
+    let mut held = files();
+    held.remove("model.safetensors");
+    held.insert(
+        "model.safetensors.index.json".into(),
+        br#"{"weight_map": {"a": "model-00001-of-00002.safetensors"}}"#.to_vec(),
+    );
+    let (_, address) = Server { files: held, ..Server::default() }.start();
+    let told = hub(&address, cache.path().into(), false).model(MODEL, &mut |_| {}).unwrap_err().to_string();
+    says(&told, &address, &["there is no model-00001-of-00002.safetensors, which its index names"]);
+}

@@ -76,6 +76,11 @@ fn the_doctor_finds_what_is_wrong() {
     let measured = place.run(&["doctor", "--check-model", "--head", "h.safetensors", "photos"]).stdout;
     let of_model = measured.split("\nhead ").next().unwrap();
     assert!(of_model.contains("the best class has a cosine of"), "{measured}");
+    std::fs::create_dir(place.path("broken")).unwrap();
+    std::fs::write(place.path("broken/a.png"), "no picture").unwrap();
+    place
+        .run(&["doctor", "--check-model", "--head", "h.safetensors", "broken"])
+        .refused(&["none of 1 pictures could be read"]);
     // A head of another model.
     let other = place.path("other");
     std::fs::create_dir(&other).unwrap();

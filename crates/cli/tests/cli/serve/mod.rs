@@ -263,6 +263,10 @@ fn rust_http_and_the_command_line_give_the_same_answers() {
     // During the warm-up no figures of the last update are shown: there was none.
     let told = client(&["--stream", "again", "status"]);
     assert!(told.contains("warm-up         0 of 100 scenes") && !told.contains("prior KL"), "{told}");
+    // Nor is anything said of class looks where the method learns none.
+    client(&["create", "--head", head.to_str().unwrap(), "--stream", "plain", "--method", "zero-shot"]);
+    let told = client(&["--stream", "plain", "status"]);
+    assert!(told.contains("prior KL") && !told.contains("class looks"), "{told}");
     assert_eq!(client(&["feedback", "3=1"]), "sample 3: taken\n");
     assert!(client(&["feedback", "3=1", "--json"]).contains("\"oldest_id\": 0"));
     assert!(client(&["suggest", "--k", "2"]).lines().count() == 3);
