@@ -209,7 +209,7 @@ impl Default for Advanced {
             label_strength: 10.0,
             update_every: 128,
             update_seconds: 0.0,
-            scene_near: 0.18,
+            scene_near: 0.25,
             correctable: 1024,
             restart_at: 3.0,
             frozen_share: 0.3,
