@@ -113,7 +113,7 @@ def test_what_the_limits_call_measured_has_figures_and_where_they_are_from() -> 
         name = re.match(r"\| (\S+) \| [+–-]", line)
         if name:
             rows.setdefault(name[1], set()).update(figures.findall(line))
-    told = {figure for line in harm.splitlines() if line.startswith("- **After garbage**") for figure in figures.findall(line)}
+    told = set(figures.findall(harm.split("\n## After garbage\n")[1].split("\n## ")[0]))
     measured = re.findall(r"^- \*\*Measured:\*\* (.*?)\n(?=- |\n)", limits, flags=re.S | re.M)
     assert len(measured) > 10
     quoting = 0
