@@ -1,7 +1,7 @@
 //! Who may teach a session: rows that may not learn, rows that fit no class, views, and the times that updates follow.
 
 use crate::common::{Rng, Stream, World, differing, in_preset, own_variants, quick};
-use ultta::{Config, Features, Input, Session, Tensor};
+use ultta::{Config, Features, Head, Input, Session, Tensor};
 
 /// What a session has learnt: everything but windows of answered samples, counters and the guard.
 fn learnt(session: &Session) -> Vec<(String, Tensor)> {
@@ -44,6 +44,21 @@ fn rows_that_may_not_learn_teach_nothing() {
             assert_ne!(learnt(&session), before, "{name}, learning again");
         }
     }
+}
+
+/// A head whose logits are far smaller than its margins deserve is sharpened before the first update (after 128 samples): from the
+/// 64th sample on, as the header of `ul_tta/mod.rs` tells.
+#[test]
+fn a_dull_head_is_sharpened_before_the_first_update() {
+    let world = World::small();
+    let head = &world.head;
+    let dull =
+        Head::new(head.prototypes().to_vec(), head.dim(), head.classes().to_vec(), head.logit_scale() / 4.0);
+    let mut session = Session::new(dull.unwrap(), &Config::default()).unwrap();
+    let rows = world.rows(120, 29);
+    let tau = |session: &mut Session, rows: &Features<'_>| session.step(rows).unwrap().health.tau_pred;
+    assert_eq!(tau(&mut session, &rows.slice(0..63)), 1.0);
+    assert!(tau(&mut session, &rows.slice(63..120)) > 1.5);
 }
 
 /// README, `docs/faq.md` and the header of `ul_tta/mod.rs` tell when the image evidence enters the answers: after 257 samples,

@@ -235,21 +235,29 @@ mod tests {
     use super::*;
     use crate::settings::AlarmSettings;
 
+    /// An empty data folder, opened.
+    fn opened(data_dir: &Path) -> Arc<Streams> {
+        let config = ServerConfig { data_dir: data_dir.to_owned(), ..ServerConfig::default() };
+        let outbox = Outbox::start(&AlarmSettings::default()).unwrap();
+        Streams::open(&config, Arc::new(Metrics::new().unwrap()), outbox).unwrap()
+    }
+
+    /// Writes the folder of a stream that was never opened.
+    fn make(streams: &Streams, name: &str) {
+        let head = ultta::Head::new(vec![1.0, 0.0, 0.0, 1.0], 2, ["cat", "dog"], 100.0).unwrap();
+        let meta = crate::store::Meta::new(&Config::default(), None, None, 0.0, None);
+        Folder::create(&streams.root.join(name), &head, &meta, None).unwrap();
+    }
+
     /// A stream whose folder cannot be read to its end keeps nobody waiting, and is served when it is open.
     #[test]
     fn a_stream_that_takes_long_to_open_keeps_no_other_from_being_served() {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
         let _entered = runtime.enter();
         let folder = tempfile::tempdir().unwrap();
-        let config = ServerConfig { data_dir: folder.path().to_owned(), ..ServerConfig::default() };
-        let outbox = Outbox::start(&AlarmSettings::default()).unwrap();
-        let streams = Streams::open(&config, Arc::new(Metrics::new().unwrap()), outbox).unwrap();
-        let head = ultta::Head::new(vec![1.0, 0.0, 0.0, 1.0], 2, ["cat", "dog"], 100.0).unwrap();
+        let streams = opened(folder.path());
         let names = ["a", "slow", "z"].map(String::from);
-        for name in &names {
-            let meta = crate::store::Meta::new(&Config::default(), None, None, 0.0, None);
-            Folder::create(&streams.root.join(name), &head, &meta, None).unwrap();
-        }
+        names.iter().for_each(|name| make(&streams, name));
         let release = folder.path().join("release");
         streams.open_each(&names, Duration::from_millis(500), |streams, name| {
             while name == "slow" && !streams.root.join("../release").exists() {
@@ -275,13 +283,9 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
         let _entered = runtime.enter();
         let folder = tempfile::tempdir().unwrap();
-        let config = ServerConfig { data_dir: folder.path().to_owned(), ..ServerConfig::default() };
-        let outbox = Outbox::start(&AlarmSettings::default()).unwrap();
-        let streams = Streams::open(&config, Arc::new(Metrics::new().unwrap()), outbox).unwrap();
-        let head = ultta::Head::new(vec![1.0, 0.0, 0.0, 1.0], 2, ["cat", "dog"], 100.0).unwrap();
-        let meta = crate::store::Meta::new(&Config::default(), None, None, 0.0, None);
+        let streams = opened(folder.path());
         let path = streams.root.join("a");
-        Folder::create(&path, &head, &meta, None).unwrap();
+        make(&streams, "a");
         streams.damaged_names().insert("a".into(), OPENING.into());
         streams.start("a").unwrap();
         let stream = streams.read().get("a").cloned().unwrap();

@@ -46,7 +46,7 @@
 //! costs: −log p ≤ log(C / floor).
 //!
 //! *Warm-up.* The prior learns from the first sample on, and enters the answers after 16 samples, after a restart 64, and
-//! still later after restarts that follow one another closely. The temperatures: from the first update on. The evidence:
+//! still later after restarts that follow one another closely. τ_pred: from 64 samples on. τ_cal: from the first update on. The evidence:
 //! the first 100 samples move mean and covariance but no class. The first update, after 128 samples, folds it if
 //! there were as many samples as classes; the second fits its scale to the samples scored since; and the sample after that
 //! is the first that it is judged on. So it enters the answers after 257 samples, if the second opinion approves of it by
@@ -315,6 +315,7 @@ impl UlTta {
             self.seen += 1;
             if self.seen.is_multiple_of(LIFT_EVERY) {
                 self.prior.relift();
+                // Until the first update an under-confident head would be outvoted by what was learnt of the prior.
                 if self.seen < self.config.advanced.update_every {
                     self.sharpness.fit();
                 }

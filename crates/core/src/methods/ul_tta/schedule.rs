@@ -13,6 +13,7 @@ const UPDATE_SHARE: u64 = 8;
 /// Most samples between two updates: as many, or a 16th of a half-life if that is more, because evidence that lasts longer changes
 /// less; and at most half a half-life, because what was learnt must not wait while the stream goes on.
 const UPDATE_MOST: u64 = 1024;
+const UPDATES_PER_HALF_LIFE: u64 = 16;
 
 /// In a group as out of it a fit looks at this many samples at least, but for settings that ask for fewer.
 const FEWEST_SCORED: usize = 64;
@@ -50,7 +51,7 @@ impl UlTta {
         let (most, samples) = match &self.evidence {
             Some(evidence) => {
                 let half_life = evidence.half_life() as u64;
-                (UPDATE_MOST.max(half_life / 16).min(half_life / 2), evidence.samples())
+                (UPDATE_MOST.max(half_life / UPDATES_PER_HALF_LIFE).min(half_life / 2), evidence.samples())
             }
             None => (UPDATE_MOST, self.seen),
         };
