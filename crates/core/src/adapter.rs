@@ -150,6 +150,8 @@ pub struct Answer {
     pub admitted: bool,
     /// Whether the row is a near-copy of the scene at hand: then it teaches nothing.
     pub copy: bool,
+    /// Whether the row looks like nothing the stream or the head knows: then it teaches nothing.
+    pub garbage: bool,
 }
 
 /// A method's answers for a batch.

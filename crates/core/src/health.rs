@@ -17,6 +17,8 @@ pub struct Health {
     pub rows_per_scene: f64,
     /// How often the method began anew because the stream had changed.
     pub restarts: u64,
+    /// Samples that look like nothing the stream or the head knows, since the start: they taught nothing.
+    pub garbage: u64,
     /// Share of recent samples that the gate admitted.
     pub admitted_share: f64,
     /// Share of recent samples answered differently from zero-shot.

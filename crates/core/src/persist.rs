@@ -29,6 +29,7 @@ impl Session {
             "session.counts",
             &[self.next_id, t.admitted, t.flips, t.unknown, self.healthy_at, t.scenes, t.restarts],
         );
+        state.put("session.garbage", &[t.garbage]);
         state.put("session.maxima", &[t.max_prior_kl, t.max_movement]);
         self.unknown.save(&mut state);
         self.guard.save(&mut state);
@@ -80,8 +81,12 @@ impl Session {
             let &[max_prior_kl, max_movement] = state.get::<f64>("session.maxima")? else {
                 return Err(Error::state("session.maxima: expected 2 values"));
             };
+            // States of earlier builds do not say.
+            let [garbage] =
+                if state.any_under("session.garbage") { state.counts("session.garbage")? } else { [0] };
             (fresh.next_id, fresh.healthy_at) = (next_id, healthy_at);
-            fresh.totals = Totals { admitted, flips, unknown, scenes, restarts, max_prior_kl, max_movement };
+            fresh.totals =
+                Totals { admitted, flips, unknown, scenes, garbage, restarts, max_prior_kl, max_movement };
         }
         let healthy = state.under("healthy.");
         if !healthy.tensors.is_empty() {

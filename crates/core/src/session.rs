@@ -55,6 +55,7 @@ pub(crate) struct Totals {
     pub(crate) flips: u64,
     pub(crate) unknown: u64,
     pub(crate) scenes: u64,
+    pub(crate) garbage: u64,
     /// Restarts of the method before the guard last changed its state.
     pub(crate) restarts: u64,
     pub(crate) max_prior_kl: f64,
@@ -261,7 +262,7 @@ impl Session {
         for (row, answer) in prediction.answers.iter().enumerate() {
             let frozen = &batch.frozen[row];
             // The guard counts scenes: copies of one picture are one witness.
-            if !answer.copy {
+            if !answer.copy && !answer.garbage {
                 let own = batch.zero_shot.row(row)[answer.label];
                 self.guard.push(GuardRow {
                     adapted: answer.label as u32,
@@ -280,7 +281,7 @@ impl Session {
                         frozen_label: frozen.label,
                         frozen_prob: answer.prob_frozen,
                         copy: answer.copy,
-                        unknown: unknown[row],
+                        unknown: unknown[row] || answer.garbage,
                         place: row,
                         features: batch.features.row(row),
                         logits: batch.zero_shot.row(row),
@@ -292,6 +293,7 @@ impl Session {
             self.totals.admitted += u64::from(answer.admitted);
             self.totals.flips += u64::from(answer.label != frozen.label);
             self.totals.unknown += u64::from(unknown[row]);
+            self.totals.garbage += u64::from(answer.garbage);
         }
     }
 
@@ -380,6 +382,7 @@ impl Session {
             scenes: self.totals.scenes,
             rows_per_scene: self.next_id as f64 / self.totals.scenes.max(1) as f64,
             restarts: self.totals.restarts + vitals.restarts,
+            garbage: self.totals.garbage,
             admitted_share: self.guard.admitted_share(),
             flip_share: self.guard.flip_share(),
             flips: self.totals.flips,
@@ -546,6 +549,7 @@ impl Answers {
                 zero_shot: ZeroShotAnswer { label: frozen.label, prob: frozen.prob },
                 admitted: answer.admitted,
                 unknown: unknown[row],
+                garbage: answer.garbage,
                 scene: scenes.saturating_sub(1),
                 begins_scene,
             });

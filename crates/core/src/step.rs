@@ -32,6 +32,9 @@ pub struct Row {
     pub admitted: bool,
     /// Whether the sample fits no class.
     pub unknown: bool,
+    /// Whether the sample looks like nothing that the stream or the head knows (noise, the opposite of a picture): then it
+    /// teaches nothing. Only the default method tells.
+    pub garbage: bool,
     /// Number of the scene that the sample belongs to, from 0. A scene is a run of near-copies; where the method
     /// knows no scenes every sample is one. A sample that may not teach is told the scene at hand.
     pub scene: u64,

@@ -96,6 +96,7 @@ impl Session {
                     admitted: answer.admitted,
                     unknown: false,
                     scene: self.next_id + i as u64,
+                    garbage: false,
                     begins_scene: true,
                 }
             })

@@ -62,6 +62,7 @@ impl UlTta {
         let mut answered =
             self.sharpened(row, work, |row, sharp, work| self.answer_under(row, sharp, work, scores));
         answered.answer.copy = true;
+        answered.answer.garbage = scene.garbage;
         (work.scene_logits, work.scene_weights, work.corrected) = (logits, weights, buffer);
         answered
     }

@@ -2,6 +2,7 @@
 //! answered and teaches. [`UlTta::peek`] answers the same and changes nothing.
 
 use super::experts::SMALL;
+use super::garbage::Look;
 use super::kept::{Counted, largest};
 use super::prior::{PriorWork, WARM_UP};
 use super::{Answered, Incoming, UlTta, Work};
@@ -30,12 +31,22 @@ impl UlTta {
         self.config.scenes && self.scene.holds(row.z, row.text)
     }
 
+    /// Whether a row that is no copy is garbage.
+    fn look(&self, row: Incoming<'_>) -> Option<Look> {
+        self.config.spot_garbage.then(|| self.garbage.look(row, self.scene.usual()))
+    }
+
     /// Answers a row and changes nothing.
     pub(super) fn peek(&self, row: Incoming<'_>, work: &mut Work, scores: &mut [f32]) -> (Answered, bool) {
         if self.is_copy(row) {
             let mut scene = self.scene.clone();
             scene.join(row.z, row.text);
             return (self.answer_copy(&scene, work, scores), false);
+        }
+        if self.look(row).is_some_and(|look| look.garbage) {
+            let mut answered = self.answer_corrected(row, work, scores);
+            answered.answer.garbage = true;
+            return (answered, false);
         }
         if self.watch.would_change(moments(row), row.frozen.label, self.config.advanced.restart_at) {
             let mut fresh = Self::new(&self.config, &self.head);
@@ -77,18 +88,26 @@ impl UlTta {
         self.kept.push(id, z, (answered.answer.label, answered.answer.prob), posterior, counted);
     }
 
-    /// Forgets what was learnt, because the stream has changed. Earlier rows can still be labelled.
+    /// Begins anew because the stream has changed.
     fn restart(&mut self, work: &mut Work) {
+        let hasty = if self.seen < LASTING { (self.hasty + 1).min(MOST_HASTY) } else { 1 };
+        self.begin_anew(work);
+        self.hasty = hasty;
+        self.scene.forget();
+    }
+
+    /// Forgets what was learnt. Earlier rows can still be labelled.
+    fn begin_anew(&mut self, work: &mut Work) {
         let mut fresh = Self::new(&self.config, &self.head);
         fresh.prior.keep_neighbours(&mut self.prior);
         std::mem::swap(&mut fresh.recent, &mut self.recent);
         std::mem::swap(&mut fresh.scene, &mut self.scene);
+        std::mem::swap(&mut fresh.garbage, &mut self.garbage);
         fresh.recent.retire();
-        fresh.scene.forget();
         fresh.keep_labels(self);
         fresh.shared = self.shared.take();
         fresh.restarts = self.restarts + 1;
-        fresh.hasty = if self.seen < LASTING { (self.hasty + 1).min(MOST_HASTY) } else { 1 };
+        fresh.hasty = self.hasty;
         fresh.updated_at = self.updated_at;
         *self = fresh;
         work.prior = PriorWork::default();
@@ -117,21 +136,41 @@ impl UlTta {
             }
             return answered;
         }
-        let moments = moments(incoming);
-        if self.watch.push(moments, incoming.frozen.label, self.config.advanced.restart_at) {
-            self.restart(work);
-        }
+        let garbage = self.notice(incoming, work);
         // The labels' part is in what is answered and learnt from, not in where scenes begin.
         let mut buffer = std::mem::take(&mut work.corrected);
         let spoken = incoming.corrected(&self.corrections, &mut buffer, work);
         let mut answered = self.answer(spoken, work, scores);
-        if self.config.scenes {
-            self.scene.begin(id, incoming.z, incoming.text, moments);
-            self.scene.keep_prior(&work.prior.mix, &work.log_prior);
-        }
+        self.begin_scene(id, incoming, garbage, work);
+        answered.answer.garbage = garbage;
         answered.answer.admitted = self.learn(batch, row, spoken, &answered, work);
         work.corrected = buffer;
         answered
+    }
+
+    /// Takes note of a row that is no copy: whether it is garbage, and if not whether the stream has changed, for then everything
+    /// begins anew.
+    fn notice(&mut self, row: Incoming<'_>, work: &mut Work) -> bool {
+        if let Some(look) = self.look(row) {
+            if self.garbage.push(row.z, &look, self.seen) {
+                self.begin_anew(work);
+            }
+            if look.garbage {
+                return true;
+            }
+        }
+        if self.watch.push(moments(row), row.frozen.label, self.config.advanced.restart_at) {
+            self.restart(work);
+        }
+        false
+    }
+
+    /// Begins a scene with a row that was answered.
+    fn begin_scene(&mut self, id: u64, row: Incoming<'_>, garbage: bool, work: &Work) {
+        if self.config.scenes {
+            self.scene.begin(id, row.z, row.text, (!garbage).then(|| moments(row)));
+            self.scene.keep_prior(&work.prior.mix, &work.log_prior);
+        }
     }
 
     /// Takes in a row that the frozen model answers: it teaches nothing, but scenes go on and the watch looks out, so that
@@ -154,15 +193,9 @@ impl UlTta {
             self.scene.note_copy(id);
             return true;
         }
-        let moments = moments(incoming);
-        if self.watch.push(moments, incoming.frozen.label, self.config.advanced.restart_at) {
-            self.restart(work);
-        }
+        let garbage = self.notice(incoming, work);
         let answered = self.answer_corrected(incoming, work, scores);
-        if self.config.scenes {
-            self.scene.begin(id, incoming.z, incoming.text, moments);
-            self.scene.keep_prior(&work.prior.mix, &work.log_prior);
-        }
+        self.begin_scene(id, incoming, garbage, work);
         self.learn(resting, row, incoming, &answered, work);
         false
     }
@@ -170,7 +203,8 @@ impl UlTta {
     /// Takes over what depends on the rows alone, because these go on after a return to a healthy state: the scene at hand, the
     /// ids of copies, and the watch. The prior under which the scene began is forgotten with all that misled.
     pub(super) fn keep_rows(&mut self, other: &Self) {
-        (self.scene, self.watch) = (other.scene.clone(), other.watch.clone());
+        (self.scene, self.watch, self.garbage) =
+            (other.scene.clone(), other.watch.clone(), other.garbage.clone());
         self.scene.forget_prior();
     }
 }

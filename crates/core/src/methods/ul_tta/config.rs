@@ -16,6 +16,8 @@ pub struct DefaultConfig {
     pub preset: Preset,
     /// Whether a run of near-copies teaches once, and is answered from its mean.
     pub scenes: bool,
+    /// Rows that look like nothing the stream or the head knows teach nothing.
+    pub spot_garbage: bool,
     /// Which samples may teach.
     pub gate: GateChoice,
     /// The image evidence.
@@ -147,6 +149,7 @@ impl Default for DefaultConfig {
         Self {
             preset: Preset::Default,
             scenes: true,
+            spot_garbage: true,
             gate: Default::default(),
             prototypes: Default::default(),
             prior: Default::default(),

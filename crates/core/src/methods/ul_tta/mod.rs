@@ -19,6 +19,7 @@
 //! | scale, τ_cal | one-dimensional fits over remembered samples | `fits.rs`, `../recent/` |
 //! | trust | how loudly the evidence speaks: as far as the other half of the dimensions approves of what it changes | `opinion.rs`, `fits.rs` |
 //! | z | of a near-copy: the mean of the *scene* at hand | `scene.rs` |
+//! | garbage | rows that look like nothing: answered and told, but they teach nothing | `garbage.rs` |
 //! | correction_c(z) | what labels add to s⟨z, μ_c⟩ in both lines above, where somebody gave some | `corrections.rs`, `label_prior.rs`, `kept.rs` |
 //! | restart | everything is forgotten when rows come to look unlike those before | `shift.rs` |
 //! | parts of an answer, a plain layer | why a row is answered so; what a device can run | `explain.rs`, `layer.rs` |
@@ -81,6 +82,7 @@ mod evidence;
 mod experts;
 mod explain;
 mod fits;
+mod garbage;
 mod kept;
 mod label_prior;
 mod layer;
@@ -101,6 +103,7 @@ pub use config::*;
 use corrections::{Corrected, Corrections};
 use evidence::Evidence;
 use fits::{Calibration, ImageBranch};
+use garbage::Garbage;
 use kept::Kept;
 use opinion::{Halves, Opinion};
 pub(super) use prior::WARM_UP;
@@ -129,6 +132,7 @@ pub struct UlTta {
     recent: Recent,
     labelled: Labelled,
     scene: Scene,
+    garbage: Garbage,
     watch: Watch,
     sharpness: Sharpness,
     kept: Kept,
@@ -263,6 +267,7 @@ impl UlTta {
             recent: Recent::new(config.remembered(), width, kept_dim).remembering(config.feedback.remember),
             labelled: Labelled::new(width),
             scene: Scene::new(&config.advanced, classes, dim),
+            garbage: Garbage::new(head),
             watch: Watch::new(classes),
             sharpness: Sharpness::new(config.sharpen_share()),
             kept: Kept::new(config.advanced.correctable, dim),
@@ -299,7 +304,7 @@ impl UlTta {
         answered: &Answered,
         work: &mut Work,
     ) -> bool {
-        let may_learn = batch.may_learn(row);
+        let may_learn = batch.may_learn(row) && !answered.answer.garbage;
         let z = batch.features.row(row);
         let admitted = may_learn && self.admits(&answered.summary);
         if may_learn {
@@ -571,6 +576,7 @@ impl Adapter for UlTta {
                 + self.labelled.bytes()
                 + self.prior.bytes()
                 + self.scene.bytes()
+                + self.garbage.bytes()
                 + self.watch.bytes()
                 + self.sharpness.bytes()
                 + self.kept.bytes()

@@ -40,6 +40,7 @@ impl UlTta {
         self.recent.save("local.recent.", &mut state);
         self.labelled.save(&mut state);
         self.scene.save(&mut state);
+        self.garbage.save(&mut state);
         self.watch.save(&mut state);
         self.sharpness.save(&mut state);
         self.kept.save(&mut state);
@@ -112,6 +113,7 @@ impl UlTta {
         self.recent.check_order("local.recent.")?;
         self.labelled.load(state, classes)?;
         self.scene.load(state)?;
+        self.garbage.load(state)?;
         self.watch.load(state)?;
         self.sharpness.load(state)?;
         // States of earlier builds have none.

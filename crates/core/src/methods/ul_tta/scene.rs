@@ -75,6 +75,8 @@ pub(super) struct Scene {
     rows: f64,
     /// Id of its first row.
     first_id: u64,
+    /// Whether it began with garbage.
+    pub garbage: bool,
     apart: Apart,
     /// Runs of copies, oldest first: first id, last id, id of the row that taught.
     copies: VecDeque<[u64; 3]>,
@@ -103,6 +105,7 @@ impl Scene {
             log_prior: vec![0.0; classes],
             rows: 0.0,
             first_id: 0,
+            garbage: false,
             apart: Apart::new(classes, dim),
             copies: VecDeque::new(),
         }
@@ -166,15 +169,24 @@ impl Scene {
         }
     }
 
-    /// Begins a scene with a row that was answered under a prior; `square` is the mean square of its centred logits.
-    pub(super) fn begin(&mut self, id: u64, z: &[f32], logits: &[f32], (mean, square): (f32, f64)) {
+    /// Begins a scene with a row that was answered under a prior; `moments` are the mean of its logits and their mean square
+    /// after centring, and nothing for garbage, which tells nothing of what near means.
+    pub(super) fn begin(&mut self, id: u64, z: &[f32], logits: &[f32], moments: Option<(f32, f64)>) {
         self.rows = 1.0;
         self.first_id = id;
         self.mean.clear();
         self.mean.extend_from_slice(z);
         self.logits.clear();
         self.logits.extend_from_slice(logits);
-        self.apart.add(z, logits, mean, square);
+        self.garbage = moments.is_none();
+        if let Some((mean, square)) = moments {
+            self.apart.add(z, logits, mean, square);
+        }
+    }
+
+    /// Sums of the centred logits of earlier samples, and their number.
+    pub(super) fn usual(&self) -> (&[f32], f64) {
+        (&self.apart.logits, self.apart.scenes)
     }
 
     /// Keeps the prior under which the first row was answered.
@@ -211,6 +223,7 @@ impl Scene {
         state.put("local.scene.mix", &self.mix);
         state.put("local.scene.log_prior", &self.log_prior);
         state.put("local.scene.counts", &[self.rows as u64, self.first_id]);
+        state.put("local.scene.garbage", &[u64::from(self.garbage)]);
         state.put("local.scene.apart.features", &a.features);
         state.put("local.scene.apart.logits", &a.logits);
         state.put("local.scene.apart.sums", &[a.scenes, a.squares]);
@@ -235,9 +248,13 @@ impl Scene {
             return Err(Error::state(format!("local.scene.counts: {rows} rows do not fit local.scene.mean")));
         }
         (self.rows, self.first_id) = (rows as f64, first_id);
+        // States of earlier builds do not say.
+        let [garbage] =
+            if state.any_under("local.scene.garbage") { state.counts("local.scene.garbage")? } else { [0] };
+        self.garbage = garbage > 0;
         let sums = state.within::<f64>("local.scene.apart.sums", 2, 0.0..=1e18)?;
         let scenes = sums[0];
-        if begun != (scenes >= 1.0) || scenes > 1e3 {
+        if (scenes >= 1.0 && !begun) || scenes > 1e3 {
             return Err(Error::state(format!("local.scene.apart.sums: {scenes} scenes are not possible")));
         }
         let features = numbers("local.scene.apart.features", dim, 1.001 * scenes + 1e-6)?;
@@ -346,7 +363,7 @@ mod tests {
     }
 
     fn begin(scene: &mut Scene, z: [f32; 3], logits: [f32; 2]) {
-        scene.begin(0, &z, &logits, moments(&logits));
+        scene.begin(0, &z, &logits, Some(moments(&logits)));
     }
 
     #[test]
@@ -398,7 +415,7 @@ mod tests {
     #[test]
     fn the_mean_follows_and_labels_find_the_row_that_taught() {
         let mut scene = scene();
-        scene.begin(7, &[1.0, 0.0, 0.0], &[3.0, 0.0], moments(&[3.0, 0.0]));
+        scene.begin(7, &[1.0, 0.0, 0.0], &[3.0, 0.0], Some(moments(&[3.0, 0.0])));
         for id in [8, 9, 11] {
             scene.join(&[0.0, 1.0, 0.0], &[1.0, 0.0]);
             scene.note_copy(id);
