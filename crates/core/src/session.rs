@@ -71,7 +71,7 @@ impl Session {
             unknown: Unknown::new(&config.unknown, &head),
             guard: Guard::new(&config.guard, head.n_classes()),
             alarms: Alarms::new(&config.alarms),
-            estimator: Estimator::new(head.n_classes()),
+            estimator: Estimator::new(head.n_classes(), head.dim()),
             estimating: true,
             sets: Sets::new(config.coverage),
             healthy: None,
@@ -364,7 +364,7 @@ impl Session {
         self.unknown = Unknown::new(&self.config.unknown, &self.head);
         self.guard = Guard::new(&self.config.guard, self.head.n_classes());
         self.alarms = Alarms::new(&self.config.alarms);
-        self.estimator = Estimator::new(self.head.n_classes());
+        self.estimator = Estimator::new(self.head.n_classes(), self.head.dim());
         self.sets = Sets::new(self.config.coverage);
         self.healthy = None;
         self.healthy_at = 0;

@@ -49,7 +49,9 @@ const TABLE: &[(&str, &[Knob])] = &[
             knob("advanced.prior_head_start", Linear(4.0, 10.0)),
             knob("advanced.match_power", Linear(0.5, 1.0)),
             knob("advanced.margin_share", Linear(0.3, 1.0)),
+            knob("advanced.halves_share", Linear(0.0, 1.0)),
             knob("advanced.frozen_share", Linear(0.1, 0.5)),
+            knob("advanced.floor", Log(0.002, 0.03)),
         ],
     ),
     (

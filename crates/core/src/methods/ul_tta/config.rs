@@ -131,6 +131,8 @@ pub struct Advanced {
     pub sharpen_share: f64,
     pub match_window: usize,
     pub match_power: f64,
+    /// How far confidence moves, in log-odds, to what halves of the dimensions say of how right the head is.
+    pub halves_share: f64,
     pub margin_share: f64,
     pub tau_min: f64,
     pub tau_max: f64,
@@ -206,6 +208,7 @@ impl Default for Advanced {
             sharpen_share: 1.0,
             match_window: 1024,
             match_power: 0.7,
+            halves_share: 0.4,
             margin_share: 1.0,
             tau_min: 0.2,
             tau_max: 5.0,
@@ -313,6 +316,7 @@ impl DefaultConfig {
         range("advanced.sharpen_share", a.sharpen_share, 0.0, 1.0)?;
         range("advanced.match_window", a.match_window as f64, 1.0, 1e6)?;
         range("advanced.match_power", a.match_power, 0.0, 1.0)?;
+        range("advanced.halves_share", a.halves_share, 0.0, 1.0)?;
         range("advanced.margin_share", a.margin_share, 0.0, 1.0)?;
         range("advanced.tau_min", a.tau_min, 1e-3, a.tau_max)?;
         range("advanced.tau_max", a.tau_max, 1e-3, 1e3)?;

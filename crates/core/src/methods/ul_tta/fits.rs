@@ -6,6 +6,7 @@ use std::f64::consts::{FRAC_2_PI, SQRT_2};
 
 use super::config::Advanced;
 use super::opinion::Opinion;
+use crate::estimate::{log_odds, logistic};
 use crate::kernels::{exp, vectorised};
 use crate::methods::recent::{Labelled, Lines, Lump, Recent, Sample};
 
@@ -188,8 +189,15 @@ impl Calibration {
     /// First comes the temperature that matches the frozen posterior under the prior of the time. It is applied to the
     /// power `match_power` only: where the answers got better, they may be surer. Then, if the answers' margins tell of
     /// a higher accuracy than the mean confidence, the temperature rises until confidence has gone `margin_share` of
-    /// the way up to that accuracy.
-    pub(super) fn fit(&mut self, recent: &Recent, margins: &[f32], advanced: &Advanced) {
+    /// the way up to that accuracy. Last, confidence goes `halves_share` of the way, in log-odds, that `right` moves the mean
+    /// probability of the frozen answers: it tells how often answers that claim so much are right (`estimate/halves.rs`).
+    pub(super) fn fit(
+        &mut self,
+        recent: &Recent,
+        margins: &[f32],
+        right: impl Fn(f64) -> f64,
+        advanced: &Advanced,
+    ) {
         let lines = Lines::new(fit_rows(recent, advanced.match_window, |_| true), answer_line);
         if lines.len() == 0 {
             return;
@@ -202,17 +210,14 @@ impl Calibration {
         if advanced.margin_share > 0.0 && accuracy > 0.5 && accuracy > now {
             let wanted = now + advanced.margin_share * (accuracy - now);
             tau = self.label_free.clamp(base, advanced.tau_max);
-            // Confidence grows with τ and flattens out: Newton steps, down by 30 % or up by 50 % at most.
-            for _ in 0..8 {
-                let (at, slope) = confidence(&lines, tau);
-                let step = (wanted - at) / slope.max(1e-9);
-                let next = (tau + step.clamp(-0.3 * tau, 0.5 * tau)).clamp(base, advanced.tau_max);
-                let change = (next - tau).abs();
-                tau = next;
-                if change <= 1e-3 * tau {
-                    break;
-                }
-            }
+            tau = reach(&lines, tau, wanted, (base, advanced.tau_max));
+        }
+        if advanced.halves_share > 0.0 {
+            let claims = fit_rows(recent, advanced.match_window, |_| true).map(|s| frozen_best(&s));
+            let claim = claimed(&lines, claims, tau);
+            let moved = advanced.halves_share * (log_odds(right(claim)) - log_odds(claim));
+            let wanted = logistic(log_odds(confidence(&lines, tau).0) + moved);
+            tau = reach(&lines, tau, wanted, (advanced.tau_min, advanced.tau_max));
         }
         (self.label_free, self.tau) = (tau, tau);
     }
@@ -240,6 +245,37 @@ fn answer_line(s: &Sample<'_>, x: &mut [f32], b: &mut [f32]) {
     let lump = s.classes.len();
     x[lump] -= s.lump.log_classes();
     b[lump] += s.lump.log_classes();
+}
+
+/// The temperature near another one at which the mean probability of the best candidate is what is wanted. Confidence grows with
+/// τ and flattens out: Newton steps, down by 30 % or up by 50 % at most.
+fn reach(lines: &Lines, mut tau: f64, wanted: f64, (least, most): (f64, f64)) -> f64 {
+    for _ in 0..8 {
+        let (at, slope) = confidence(lines, tau);
+        let step = (wanted - at) / slope.max(1e-9);
+        let next = (tau + step.clamp(-0.3 * tau, 0.5 * tau)).clamp(least, most);
+        let change = (next - tau).abs();
+        tau = next;
+        if change <= 1e-3 * tau {
+            break;
+        }
+    }
+    tau
+}
+
+/// The place of the frozen model's answer among a sample's candidates.
+fn frozen_best(s: &Sample<'_>) -> usize {
+    let better = |best: usize, i: usize| if s.text[i] > s.text[best] { i } else { best };
+    (1..s.classes.len()).fold(0, better)
+}
+
+/// Mean probability of one candidate of every sample at a temperature.
+fn claimed(lines: &Lines, candidates: impl Iterator<Item = usize>, tau: f64) -> f64 {
+    let mut sum = 0.0;
+    for (line, at) in lines.iter().zip(candidates) {
+        sum += (tau * line.x[at] as f64 - line.moments(tau as f32).log_sum()).exp();
+    }
+    sum / lines.len() as f64
 }
 
 /// Mean probability of the best candidate at a temperature, and its derivative.

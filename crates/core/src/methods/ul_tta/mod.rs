@@ -62,6 +62,7 @@ use std::sync::Arc;
 use crate::adapter::{
     Adapter, Answer, Batch, Card, ClassDrift, KeptScene, Memory, Observed, Prediction, Vitals,
 };
+use crate::estimate::Halves;
 use crate::explain::{Part, Similar};
 use crate::gate::Gate;
 use crate::group::Sharing;
@@ -105,7 +106,7 @@ use evidence::Evidence;
 use fits::{Calibration, ImageBranch};
 use garbage::Garbage;
 use kept::Kept;
-use opinion::{Halves, Opinion};
+use opinion::{Halved, Opinion};
 pub(super) use prior::WARM_UP;
 use prior::{Prior, PriorWork};
 use scene::Scene;
@@ -133,6 +134,8 @@ pub struct UlTta {
     labelled: Labelled,
     scene: Scene,
     garbage: Garbage,
+    /// What halves of the dimensions say of how right the head is.
+    halves: Halves,
     watch: Watch,
     sharpness: Sharpness,
     kept: Kept,
@@ -173,7 +176,7 @@ struct Work {
     candidate_prior: Vec<f32>,
     /// The candidates in both halves of the dimensions, and what these are made from: the deviation from the mean with every
     /// second sign turned, and the candidates' image scores of that.
-    halves: Vec<Halves>,
+    halves: Vec<Halved>,
     turned: Vec<f32>,
     turned_image: Vec<f32>,
     /// The classes that the sample teaches, each with its share of the sample.
@@ -268,6 +271,7 @@ impl UlTta {
             labelled: Labelled::new(width),
             scene: Scene::new(&config.advanced, classes, dim),
             garbage: Garbage::new(head),
+            halves: Halves::new(classes, dim),
             watch: Watch::new(classes),
             sharpness: Sharpness::new(config.sharpen_share()),
             kept: Kept::new(config.advanced.correctable, dim),
@@ -317,6 +321,7 @@ impl UlTta {
             if let Some(evidence) = &mut self.evidence {
                 evidence.observe(z);
             }
+            self.halves.meet(z, batch.zero_shot.row(row), None, &self.head, self.seen);
             self.seen += 1;
             if self.seen.is_multiple_of(LIFT_EVERY) {
                 self.prior.relift();
@@ -392,7 +397,7 @@ impl UlTta {
                 scale * fold_lanes(&work.turned, prototype, |y, m| y * m),
             );
             let (image, turned_image) = (work.image[i], work.turned_image[i]);
-            work.halves.push(Halves {
+            work.halves.push(Halved {
                 text: [text + turned, text - turned],
                 image: [image + turned_image, image - turned_image],
             });
@@ -414,7 +419,8 @@ impl UlTta {
         let advanced = &self.config.advanced;
         self.sharpness.fit();
         if self.config.calibration.rule == CalibrationRule::Match {
-            self.calibration.fit(&self.recent, &self.gate.margins(), advanced);
+            let right = |claim| self.halves.corrected(claim, Halves::early(self.seen));
+            self.calibration.fit(&self.recent, &self.gate.margins(), right, advanced);
             if !self.labelled.is_empty() {
                 self.calibration.fit_to_labels(&self.labelled, advanced);
             }
@@ -577,6 +583,7 @@ impl Adapter for UlTta {
                 + self.prior.bytes()
                 + self.scene.bytes()
                 + self.garbage.bytes()
+                + self.halves.bytes()
                 + self.watch.bytes()
                 + self.sharpness.bytes()
                 + self.kept.bytes()

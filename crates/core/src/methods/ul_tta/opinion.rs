@@ -52,7 +52,7 @@ pub(super) struct Opinion {
 
 /// A candidate class in both halves: frozen logit with the prior, and image score.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Halves {
+pub(super) struct Halved {
     pub text: [f32; 2],
     pub image: [f32; 2],
 }
@@ -70,7 +70,7 @@ impl Opinion {
 
     /// Notes whether the halves of the frozen model agree on a sample; `prior` is the candidates' log(C π). A sample with a
     /// single candidate has none to disagree on.
-    pub(super) fn compare(&mut self, candidates: &[Halves], prior: &[f32]) {
+    pub(super) fn compare(&mut self, candidates: &[Halved], prior: &[f32]) {
         let named = |half: usize| best(candidates.iter().zip(prior).map(|(h, p)| h.text[half] - p));
         let fade = 0.5f64.powf(1.0 / AGREEMENT_HALF_LIFE);
         self.agreed = fade * self.agreed + f64::from(u8::from(named(0) == named(1)));
@@ -90,7 +90,7 @@ impl Opinion {
 
     /// Judges what the evidence would change of a sample. In a group earlier gains fade by the group's samples, of which so many
     /// came with this one: as fast as the evidence grows.
-    pub(super) fn judge(&mut self, candidates: &[Halves], scale: f32, samples: f64) {
+    pub(super) fn judge(&mut self, candidates: &[Halved], scale: f32, samples: f64) {
         let mut gains = [0.0; WEIGHTS.len()];
         for half in 0..2 {
             let answer =
@@ -100,7 +100,7 @@ impl Opinion {
             if answer(WEIGHTS[WEIGHTS.len() - 1]) == frozen {
                 continue;
             }
-            let judge = |h: &Halves| h.text[1 - half];
+            let judge = |h: &Halved| h.text[1 - half];
             let top = candidates.iter().map(judge).fold(f32::NEG_INFINITY, f32::max);
             let all: f32 = candidates.iter().map(|h| exp(judge(h) - top)).sum();
             let says = |i: usize| (exp(judge(&candidates[i]) - top) / all) as f64;
@@ -146,7 +146,7 @@ mod tests {
 
     /// Two classes. The first half is for class 0 by 1, the second for class 1 by `other`; the evidence is for class 1 in both.
     fn asked(other: f32) -> Opinion {
-        let class = |text, image| Halves { text, image: [image; 2] };
+        let class = |text, image| Halved { text, image: [image; 2] };
         let mut opinion = Opinion::default();
         (0..200).for_each(|_| opinion.judge(&[class([1.0, 0.0], 0.0), class([0.0, other], 1.0)], 1.0, 1.0));
         opinion
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn halves_agree_or_not_whatever_the_prior() {
-        let class = |text| Halves { text, image: [0.0; 2] };
+        let class = |text| Halved { text, image: [0.0; 2] };
         let mut opinion = Opinion::default();
         assert_eq!(opinion.agreement(), 0.5, "nothing is known");
         // The prior adds 5 to class 1 in both halves: without it the first half is for class 0.

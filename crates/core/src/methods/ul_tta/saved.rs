@@ -41,6 +41,7 @@ impl UlTta {
         self.labelled.save(&mut state);
         self.scene.save(&mut state);
         self.garbage.save(&mut state);
+        self.halves.save("local.", &mut state);
         self.watch.save(&mut state);
         self.sharpness.save(&mut state);
         self.kept.save(&mut state);
@@ -114,6 +115,10 @@ impl UlTta {
         self.labelled.load(state, classes)?;
         self.scene.load(state)?;
         self.garbage.load(state)?;
+        // States of earlier builds have none.
+        if state.any_under("local.halves") {
+            self.halves.load("local.", state)?;
+        }
         self.watch.load(state)?;
         self.sharpness.load(state)?;
         // States of earlier builds have none.
