@@ -59,6 +59,9 @@ NO_GUARDS = {
 NEW_PARTS = [
     ("as it ships", {}),
     ("no scenes", {"": {"scenes": False}}),
+    ("garbage teaches", {"": {"spot_garbage": False}}),
+    ("garbage teaches, no restart", {"": {"spot_garbage": False}, "advanced": {"restart_at": float("inf")}}),
+    ("halves say nothing of the head", {"advanced": {"halves_share": 0.0}}),
     ("prior without stay and near", {"advanced": {"prior_stays": []}}),
     ("what stays is not lifted", {"advanced": {"prior_stay_lift": 0.0}}),
     ("no frozen share", {"advanced": {"frozen_share": 0.0}}),
@@ -97,6 +100,7 @@ DEFAULT_SETTINGS = {
     "sharpen_share": ("how far τ_pred follows the margins", [0.4, 0.9]),
     "match_power": ("power of the match", [0.5, 0.9]),
     "margin_share": ("how far confidence follows the margins", [0.6, 0.8]),
+    "halves_share": ("how far confidence follows the halves", [0.2, 0.7]),
     "scene_near": ("near, in features", [0.12, 0.5]),
     "restart_at": ("factor of a restart", [2.0, 4.0]),
     "frozen_share": ("frozen share", [0.15, 0.45]),

@@ -41,7 +41,7 @@ const TABLE: &[(&str, &[Knob])] = &[
         "ul-tta",
         &[
             knob("prototypes.half_life", Log(500.0, 4000.0)),
-            knob("advanced.trust_samples", Log(8.0, 50.0)),
+            knob("advanced.trust_samples", Log(15.0, 50.0)),
             knob("advanced.prior_smoothing", Log(0.02, 0.2)),
             knob("advanced.prior_dead_zone", Linear(0.2, 1.0)),
             knob("advanced.prior_stay_lift", Linear(0.3, 1.0)),

@@ -41,7 +41,7 @@ impl UlTta {
         self.labelled.save(&mut state);
         self.scene.save(&mut state);
         self.garbage.save(&mut state);
-        self.halves.save("local.", &mut state);
+        self.halves.save("local.halves.", &mut state);
         self.watch.save(&mut state);
         self.sharpness.save(&mut state);
         self.kept.save(&mut state);
@@ -116,8 +116,8 @@ impl UlTta {
         self.scene.load(state)?;
         self.garbage.load(state)?;
         // States of earlier builds have none.
-        if state.any_under("local.halves") {
-            self.halves.load("local.", state)?;
+        if state.any_under("local.halves.") {
+            self.halves.load("local.halves.", state)?;
         }
         self.watch.load(state)?;
         self.sharpness.load(state)?;
