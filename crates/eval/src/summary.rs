@@ -99,6 +99,9 @@ pub struct Record {
     pub scenes: u64,
     /// How often the method began anew because the stream had changed.
     pub restarts: u64,
+    /// Rows that look like nothing; 0 in summaries of earlier builds, which did not look.
+    #[serde(default)]
+    pub garbage: u64,
     /// Alarms raised.
     pub alarms: u64,
     /// Where the session stands at the end.

@@ -15,7 +15,7 @@ from conftest import Stream, simulate
 
 def same(a: ultta.Step, b: ultta.Step) -> None:
     """Two steps agree bit for bit."""
-    for name in ("ids", "labels", "prob", "prob_pred", "admitted", "unknown", "probs", "scores"):
+    for name in ("ids", "labels", "prob", "prob_pred", "admitted", "unknown", "garbage", "probs", "scores"):
         np.testing.assert_array_equal(getattr(a, name), getattr(b, name), err_msg=name)
     np.testing.assert_array_equal(a.zero_shot.scores, b.zero_shot.scores)
 

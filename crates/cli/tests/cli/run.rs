@@ -207,7 +207,7 @@ fn a_prediction_row_is_as_documented() {
     let text = folder.read("p.jsonl");
     let line = text.lines().next().unwrap();
     let plain = ["id", "label", "class", "prob", "prob_pred", "zero_shot"];
-    let keys = [&plain[..], &["admitted", "unknown", "scene", "begins_scene", "sample"]].concat();
+    let keys = [&plain[..], &["admitted", "unknown", "garbage", "scene", "begins_scene", "sample"]].concat();
     let places: Vec<usize> = keys.iter().map(|k| line.find(&format!("\"{k}\":")).unwrap()).collect();
     assert!(places.is_sorted(), "{line}");
     let rows = rows(&text);
@@ -243,7 +243,7 @@ fn csv_says_the_same_as_json_lines() {
     let header = reader.headers().unwrap().clone();
     assert_eq!(
         header.iter().collect::<Vec<_>>().join(","),
-        "id,label,class,prob,prob_pred,zero_shot_label,zero_shot_prob,admitted,unknown,scene,begins_scene,sample,\
+        "id,label,class,prob,prob_pred,zero_shot_label,zero_shot_prob,admitted,unknown,garbage,scene,begins_scene,sample,\
          top1_label,top1_class,top1_prob,top2_label,top2_class,top2_prob"
     );
     let records: Vec<_> = reader.records().map(|r| r.unwrap()).collect();

@@ -122,9 +122,15 @@ impl Garbage {
         look
     }
 
-    /// Takes in a row that is no near-copy and may teach. Whether the stream, of which so many samples were `seen`, began with
-    /// garbage.
+    /// Whether a row shows that the stream, of which so many samples were `seen`, began with garbage.
+    pub(super) fn begins_anew(&self, look: &Look, seen: u64) -> bool {
+        look.garbage && self.run + 1 == RUN && AT_START.contains(&seen)
+    }
+
+    /// Takes in a row that is no near-copy and may teach. Whether it shows that the stream, of which so many samples were `seen`,
+    /// began with garbage.
     pub(super) fn push(&mut self, z: &[f32], look: &Look, seen: u64) -> bool {
+        let anew = self.begins_anew(look, seen);
         self.run = if look.garbage { self.run + 1 } else { 0 };
         if !look.opposite {
             let at = self.next;
@@ -138,7 +144,7 @@ impl Garbage {
             products(z, z, self.dim, 1.0, &mut self.products[at][at..=at]);
             self.next = (at + 1) % RECENT;
         }
-        self.run == RUN && AT_START.contains(&seen)
+        anew
     }
 
     pub(super) fn bytes(&self) -> usize {
