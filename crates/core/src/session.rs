@@ -71,7 +71,7 @@ impl Session {
             unknown: Unknown::new(&config.unknown, &head),
             guard: Guard::new(&config.guard, head.n_classes()),
             alarms: Alarms::new(&config.alarms),
-            estimator: Estimator::new(head.n_classes()),
+            estimator: Estimator::new(head.n_classes(), head.dim()),
             estimating: true,
             sets: Sets::new(config.coverage),
             healthy: None,
@@ -161,7 +161,10 @@ impl Session {
 
     /// The frozen model's answers, under scenes as they are now. Changes nothing.
     pub(crate) fn peek_frozen(&self, batch: &Batch<'_>) -> Prediction {
-        Prediction::frozen(batch, self.adapter.predict(batch).answers.iter().map(|answer| (answer.copy, answer.garbage)))
+        Prediction::frozen(
+            batch,
+            self.adapter.predict(batch).answers.iter().map(|answer| (answer.copy, answer.garbage)),
+        )
     }
 
     /// Which rows of a part may teach.
@@ -364,7 +367,7 @@ impl Session {
         self.unknown = Unknown::new(&self.config.unknown, &self.head);
         self.guard = Guard::new(&self.config.guard, self.head.n_classes());
         self.alarms = Alarms::new(&self.config.alarms);
-        self.estimator = Estimator::new(self.head.n_classes());
+        self.estimator = Estimator::new(self.head.n_classes(), self.head.dim());
         self.sets = Sets::new(self.config.coverage);
         self.healthy = None;
         self.healthy_at = 0;

@@ -200,7 +200,7 @@ struct Halves {
 }
 
 impl Halves {
-    fn new(classes: usize) -> Self {
+    fn new(classes: usize, dim: usize) -> Self {
         let named = [vec![0.0; classes], vec![0.0; classes]];
         Self {
             weight: 0.0,
@@ -208,7 +208,7 @@ impl Halves {
             agree: 0.0,
             named,
             chance: 0.0,
-            large: false,
+            large: dim >= MIN_DIM,
             rows: Vec::new(),
             logits: Default::default(),
             places: Vec::new(),
@@ -233,7 +233,6 @@ impl Halves {
     fn compare(&mut self, z: &[f32], logits: &[f32], place: usize, head: &Head, weight: f64) {
         let (dim, scale) = (head.dim(), head.logit_scale());
         let half = dim / 2;
-        self.large = dim >= MIN_DIM;
         let [first, second] = &mut self.logits;
         first.clear();
         match self.places.binary_search(&place) {
@@ -314,13 +313,13 @@ pub(crate) struct Estimator {
 }
 
 impl Estimator {
-    pub(crate) fn new(classes: usize) -> Self {
+    pub(crate) fn new(classes: usize, dim: usize) -> Self {
         Self {
             whole: Sums::default(),
             recent: Sums::default(),
             scene: Sums::default(),
             scenes: 0,
-            halves: Halves::new(classes),
+            halves: Halves::new(classes, dim),
             classes: vec![[0.0; 4]; classes],
             labels: Labels::default(),
         }
@@ -503,7 +502,8 @@ impl Estimator {
 
     pub(crate) fn load(&mut self, state: &State) -> Result<()> {
         let classes = self.classes.len();
-        let mut fresh = Self::new(classes);
+        let mut fresh = Self::new(classes, 0);
+        fresh.halves.large = self.halves.large;
         if state.any_under("estimate.") {
             let numbers = |name: &str, len: usize| state.within::<f64>(name, len, 0.0..=MOST);
             let sums = numbers("estimate.sums", 3 * Sums::LEN)?;
@@ -573,7 +573,7 @@ mod tests {
             anchors[c * 8 + 4 + c] = 0.5f32.sqrt();
         });
         let head = Head::new(anchors, 8, ["a", "b", "c", "d"], 20.0).unwrap();
-        let mut halves = Halves::new(4);
+        let mut halves = Halves::new(4, 8);
         for i in 0..64 {
             let mut z = [0.0f32; 8];
             z[i % 4] = 0.5f32.sqrt();
