@@ -399,3 +399,17 @@ pub fn cells(runs: &[Run]) -> Vec<Cell> {
     };
     groups.into_iter().map(cell).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Record;
+
+    #[test]
+    fn records_of_before_garbage_are_read() {
+        let record = r#"{"rows":9,"scenes":8,"restarts":1,"alarms":0,"standing":"healthy"}"#;
+        let record: Record = serde_json::from_str(record).unwrap();
+        assert_eq!((record.rows, record.garbage), (9, 0));
+        let told = serde_json::to_value(Record { garbage: 3, ..record }).unwrap();
+        assert_eq!(told["garbage"], 3);
+    }
+}

@@ -42,6 +42,17 @@ def test_a_step_answers_every_row(session: ultta.Session, stream: Stream) -> Non
         step[n]
 
 
+def test_garbage_is_told_and_teaches_nothing(stream: Stream) -> None:
+    session = ultta.Session(stream.head)
+    features = stream.features[:40].copy()
+    features[20] = -features[19]
+    step = session.step(features)
+    assert step.garbage.dtype == bool and step.garbage[20] and not step.admitted[20]
+    assert session.health.garbage == step.health.garbage == step.garbage.sum()
+    assert step[20]["garbage"] is True and step.to_frame()["garbage"][20]
+    assert not ultta.Session(stream.head, spot_garbage=False).step(features).garbage.any()
+
+
 def test_answers_are_read_only(session: ultta.Session, stream: Stream) -> None:
     step = session.step(stream.features[:4])
     for array in (step.labels, step.probs, step.scores, step.zero_shot.scores, stream.head.prototypes):

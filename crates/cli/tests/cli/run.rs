@@ -49,6 +49,33 @@ fn rows_that_the_file_excludes_do_not_teach() {
     assert_eq!(summary["admitted_share"], 0.0);
 }
 
+/// Opposites of pictures: told by row and in the summary, for people only where there are some.
+#[test]
+fn garbage_is_told() {
+    let folder = Folder::new();
+    let mut data = unit_rows(40, 9);
+    for row in [20, 33] {
+        for i in 0..DIM {
+            data[row * DIM + i] = -data[(row - 1) * DIM + i];
+        }
+    }
+    let data: Vec<u8> = data.iter().flat_map(|v| v.to_le_bytes()).collect();
+    let view = TensorView::new(Dtype::F32, vec![40, DIM], &data).unwrap();
+    folder.write("garbage.safetensors", safetensors::serialize([("features", view)], None).unwrap());
+    let summary = folder.run_on("garbage.safetensors", &["--json", "--out", "%/p.jsonl"]).success().json();
+    let rows = rows(&folder.read("p.jsonl"));
+    let told: Vec<usize> = (0..40).filter(|&row| rows[row]["garbage"] == true).collect();
+    assert!(told.contains(&20) && told.contains(&33), "{told:?}");
+    assert_eq!(summary["health"]["garbage"], told.len());
+    assert!(told.iter().all(|&row| rows[row]["admitted"] == false));
+    let words = folder.run_on("garbage.safetensors", &[]).success().stdout;
+    let told = format!("{} of 40 rows looked like nothing (garbage): they taught nothing", told.len());
+    assert!(words.contains(&told), "{words}");
+    let off = ["--set", "spot_garbage=false"];
+    let words = folder.run_on("garbage.safetensors", &off).success().stdout;
+    assert!(!words.contains("garbage"), "{words}");
+}
+
 #[test]
 fn times_go_with_the_order_of_the_file() {
     let folder = Folder::new();
