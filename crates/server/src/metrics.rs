@@ -117,9 +117,11 @@ const STREAM_GAUGES: [(&str, &str, fn(&Status) -> f64); 43] = [
     ("ultta_restarts", "Times the method began anew because the stream had changed", |s| {
         s.health.restarts as f64
     }),
-    ("ultta_garbage", "Samples that look like nothing since the start (noise, opposites): they taught nothing", |s| {
-        s.health.garbage as f64
-    }),
+    (
+        "ultta_garbage",
+        "Samples that look like nothing since the start (noise, opposites): they taught nothing",
+        |s| s.health.garbage as f64,
+    ),
     (
         "ultta_alarms",
         "Alarms of the session since the start of the state, acknowledged ones too; without silence, which only the server \
