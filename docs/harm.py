@@ -221,9 +221,18 @@ def tell_garbage(cells, control):
     kinds = collections.Counter(protocol.split(":")[2] for protocol, _ in loud)
     healthy = [w for w in own if w[1:] in told and all(r["standing"] == "healthy" for r in told[w[1:]])]
     silent = [w for w in own if w[1:] in told and w[1:] not in loud]
+    noticed = {key: [r["garbage"] for r in records] for key, records in told.items() if all("garbage" in r for r in records)}
+    noticed = {key: counts for key, counts in noticed.items() if "still" not in key[0]}
+    # Every other row of `flip` is a picture.
+    rows = {key: int(key[0].split(":")[1]) / (2 if "flip" in key[0] else 1) for key in noticed}
+    spotted = collections.Counter(key[0].split(":")[2] for key, counts in noticed.items() if min(counts) >= 0.9 * rows[key])
+    of_kind = collections.Counter(protocol.split(":")[2] for protocol, _ in noticed)
     print(f"\n**What the record told** by the end of the stream: restarts or alarms under every seed in {len(loud)} of {len(told)} cells ("
           + ", ".join(f"{kind} {n}" for kind, n in sorted(kinds.items())) + f" of {len(told) // 4} each). "
-          f"The standing is the guard's, and the guard does not see garbage. It was `healthy` in {len(healthy)} of the {len(own)} cells in which a seed's own worst window is "
+          + ("Its `garbage` counts nine tenths of the garbage or more, under every seed, in these cells: "
+             + ", ".join(f"{kind} {spotted[kind]} of {n}" for kind, n in sorted(of_kind.items()))
+             + " (every other row of `flip` is a picture; `still` is one scene). " if noticed else "")
+          + f"The standing is the guard's, and the guard leaves garbage out. It was `healthy` in {len(healthy)} of the {len(own)} cells in which a seed's own worst window is "
           f"below −2 on the mean, and in {len(silent)} of these neither restarts nor alarms told of anything"
           + (": " + "; ".join(f"{pack} {protocol}" for _, protocol, pack in silent) if silent else "") + ".")
 

@@ -24,6 +24,7 @@ pub struct Answer<'a> {
     zero_shot: ZeroShotAnswer,
     admitted: bool,
     unknown: bool,
+    garbage: bool,
     scene: u64,
     begins_scene: bool,
     /// The session's own number of the sample: what `correct` and `explain --id` take.
@@ -78,6 +79,7 @@ impl<'a> Answer<'a> {
             zero_shot: answer.zero_shot,
             admitted: answer.admitted,
             unknown: answer.unknown,
+            garbage: answer.garbage,
             scene: answer.scene,
             begins_scene: answer.begins_scene,
             sample: answer.id,
@@ -100,7 +102,7 @@ enum Cell {
 /// Names of the columns of a prediction table, for formats that have no nesting.
 fn columns(classes: &[String], extent: Extent) -> Vec<String> {
     let frozen = ["zero_shot_label", "zero_shot_prob"];
-    let teaching = ["admitted", "unknown", "scene", "begins_scene", "sample"];
+    let teaching = ["admitted", "unknown", "garbage", "scene", "begins_scene", "sample"];
     let plain = ["id", "label", "class", "prob", "prob_pred"].into_iter().chain(frozen).chain(teaching);
     let mut columns: Vec<String> = plain.map(String::from).collect();
     if extent.set {
@@ -131,6 +133,7 @@ fn cells(answer: &Answer<'_>) -> Vec<Cell> {
         Cell::Prob(answer.zero_shot.prob),
         Cell::Flag(answer.admitted),
         Cell::Flag(answer.unknown),
+        Cell::Flag(answer.garbage),
         Cell::Number(answer.scene),
         Cell::Flag(answer.begins_scene),
         Cell::Number(answer.sample),

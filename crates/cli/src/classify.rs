@@ -402,7 +402,11 @@ impl Classify<'_> {
         }
         let answer = &step.rows[row];
         let mut out = stdout().lock();
-        let unknown = if answer.unknown { "unknown; nearest " } else { "" };
+        let unknown = match answer {
+            answer if answer.unknown => "unknown; nearest ",
+            answer if answer.garbage => "looks like nothing; nearest ",
+            _ => "",
+        };
         let class = |label: usize| shown(&classes[label]);
         write!(out, "{}: {unknown}{} {:.0} %", shown(&item.id), class(answer.label), 100.0 * answer.prob)?;
         // Without --top no scores were kept.

@@ -290,6 +290,11 @@ impl Summary {
                 h.restarts
             )?;
         }
+        if h.garbage > 0 {
+            let (n, seen) = (h.garbage, h.seen);
+            let taught = if n == 1 { "it taught nothing" } else { "they taught nothing" };
+            writeln!(out, "{n} of {seen} {samples} looked like nothing (garbage): {taught}")?;
+        }
         if h.alarms == 0 {
             let ready = if h.alarms_ready { "" } else { " (too few so far to notice a change)" };
             writeln!(out, "alarms: none{ready}")?;

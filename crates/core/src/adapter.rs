@@ -181,10 +181,13 @@ impl Prediction {
         Self { tau_cal: vec![1.0; scores.rows()], calibrated: None, probs: None, scores, answers }
     }
 
-    /// The frozen model's own answers; `copies` tells which rows are near-copies of the scene at hand.
-    pub(crate) fn frozen(batch: &Batch<'_>, copies: impl IntoIterator<Item = bool>) -> Self {
+    /// The frozen model's own answers; `looks` tells of each row whether it is a near-copy of the scene at hand, and whether it
+    /// is garbage.
+    pub(crate) fn frozen(batch: &Batch<'_>, looks: impl IntoIterator<Item = (bool, bool)>) -> Self {
         let mut prediction = Self::from_scores(batch.zero_shot.to_scores());
-        prediction.answers.iter_mut().zip(copies).for_each(|(answer, copy)| answer.copy = copy);
+        for (answer, look) in prediction.answers.iter_mut().zip(looks) {
+            (answer.copy, answer.garbage) = look;
+        }
         prediction
     }
 
@@ -351,11 +354,11 @@ pub trait Adapter: CloneAdapter + Send + Sync {
     }
 
     /// Rows that the frozen model answers, because the guard has no faith in the method: they teach nothing, but can be
-    /// labelled, and scenes go on. Per row: whether it is a near-copy of the scene at hand.
-    fn rest(&mut self, batch: &Batch<'_>) -> Vec<bool> {
+    /// labelled, and scenes go on. Per row: whether it is a near-copy of the scene at hand, and whether it is garbage.
+    fn rest(&mut self, batch: &Batch<'_>) -> Vec<(bool, bool)> {
         let none = vec![false; batch.rows()];
         self.observe(&Batch { learn: Some(&none), ..batch.clone() });
-        none
+        vec![(false, false); batch.rows()]
     }
 
     /// A delayed label for a row answered earlier; `false` if the method has no use for it.

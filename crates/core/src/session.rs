@@ -161,7 +161,10 @@ impl Session {
 
     /// The frozen model's answers, under scenes as they are now. Changes nothing.
     pub(crate) fn peek_frozen(&self, batch: &Batch<'_>) -> Prediction {
-        Prediction::frozen(batch, self.adapter.predict(batch).answers.iter().map(|answer| answer.copy))
+        Prediction::frozen(
+            batch,
+            self.adapter.predict(batch).answers.iter().map(|answer| (answer.copy, answer.garbage)),
+        )
     }
 
     /// Which rows of a part may teach.

@@ -339,6 +339,7 @@ impl Learner {
                         rows: health.seen,
                         scenes: health.scenes,
                         restarts: health.restarts,
+                        garbage: health.garbage,
                         alarms: health.alarms,
                         standing: health.standing,
                     }),

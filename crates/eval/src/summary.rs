@@ -99,6 +99,9 @@ pub struct Record {
     pub scenes: u64,
     /// How often the method began anew because the stream had changed.
     pub restarts: u64,
+    /// Rows that look like nothing; 0 in summaries of earlier builds, which did not look.
+    #[serde(default)]
+    pub garbage: u64,
     /// Alarms raised.
     pub alarms: u64,
     /// Where the session stands at the end.
@@ -395,4 +398,18 @@ pub fn cells(runs: &[Run]) -> Vec<Cell> {
         }
     };
     groups.into_iter().map(cell).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Record;
+
+    #[test]
+    fn records_of_before_garbage_are_read() {
+        let record = r#"{"rows":9,"scenes":8,"restarts":1,"alarms":0,"standing":"healthy"}"#;
+        let record: Record = serde_json::from_str(record).unwrap();
+        assert_eq!((record.rows, record.garbage), (9, 0));
+        let told = serde_json::to_value(Record { garbage: 3, ..record }).unwrap();
+        assert_eq!(told["garbage"], 3);
+    }
 }

@@ -83,6 +83,7 @@ impl Step {
         record.set_item("zero_shot", zero_shot)?;
         record.set_item("admitted", row.admitted)?;
         record.set_item("unknown", row.unknown)?;
+        record.set_item("garbage", row.garbage)?;
         Ok(record)
     }
 }
@@ -135,6 +136,12 @@ impl Step {
     #[getter]
     fn unknown<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<bool>> {
         self.column(py, |row| row.unknown)
+    }
+
+    /// Whether each sample looks like nothing that the stream or the head knows (noise, the opposite of a picture).
+    #[getter]
+    fn garbage<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<bool>> {
+        self.column(py, |row| row.garbage)
     }
 
     /// Alarms raised in this step: dictionaries with `kind` ("domain", "mix", "quality" or "frozen"), `id` and `since`
@@ -507,6 +514,8 @@ health! {
     rows_per_scene: f64,
     /// How often the method began anew because the stream had changed.
     restarts: u64,
+    /// Samples that look like nothing the stream or the head knows, since the start: they taught nothing.
+    garbage: u64,
     /// Share of recent samples that the gate admitted.
     admitted_share: f64,
     /// Share of recent samples answered differently from zero-shot.

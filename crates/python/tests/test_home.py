@@ -21,7 +21,7 @@ PROTOCOLS = range(2, pickle.HIGHEST_PROTOCOL + 1)
 
 def assert_same(one: ultta.Step, other: ultta.Step) -> None:
     """Two steps agree in everything that can be asked."""
-    for name in ("ids", "labels", "prob", "prob_pred", "admitted", "unknown", "scenes", "begins_scene"):
+    for name in ("ids", "labels", "prob", "prob_pred", "admitted", "unknown", "garbage", "scenes", "begins_scene"):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
     assert one.names == other.names and one.to_dicts() == other.to_dicts() and one.health == other.health
 

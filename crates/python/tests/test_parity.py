@@ -46,7 +46,7 @@ def compare(features: Path, head: Path, rows: np.ndarray, tmp_path: Path, preset
     with open(tmp_path / "rust.jsonl") as lines:
         for line, ours in zip(lines, records, strict=True):
             theirs = json.loads(line)
-            for key in ("id", "label", "class", "admitted", "unknown"):
+            for key in ("id", "label", "class", "admitted", "unknown", "garbage"):
                 assert theirs[key] == ours[key], key
             assert theirs["sample"] == ours["id"]
             for key in ("prob", "prob_pred"):

@@ -15,7 +15,7 @@ from conftest import Stream, simulate
 
 def same(a: ultta.Step, b: ultta.Step) -> None:
     """Two steps agree bit for bit."""
-    for name in ("ids", "labels", "prob", "prob_pred", "admitted", "unknown", "probs", "scores"):
+    for name in ("ids", "labels", "prob", "prob_pred", "admitted", "unknown", "garbage", "probs", "scores"):
         np.testing.assert_array_equal(getattr(a, name), getattr(b, name), err_msg=name)
     np.testing.assert_array_equal(a.zero_shot.scores, b.zero_shot.scores)
 
@@ -40,6 +40,17 @@ def test_a_step_answers_every_row(session: ultta.Session, stream: Stream) -> Non
     assert step[-1]["id"] == n - 1 and step[0]["class"] == step.names[0]
     with pytest.raises(IndexError):
         step[n]
+
+
+def test_garbage_is_told_and_teaches_nothing(stream: Stream) -> None:
+    session = ultta.Session(stream.head)
+    features = stream.features[:40].copy()
+    features[20] = -features[19]
+    step = session.step(features)
+    assert step.garbage.dtype == bool and step.garbage[20] and not step.admitted[20]
+    assert session.health.garbage == step.health.garbage == step.garbage.sum()
+    assert step[20]["garbage"] is True and step.to_frame()["garbage"][20]
+    assert not ultta.Session(stream.head, spot_garbage=False).step(features).garbage.any()
 
 
 def test_answers_are_read_only(session: ultta.Session, stream: Stream) -> None:

@@ -86,7 +86,7 @@ fn known(status: &Status, value: f64) -> f64 {
 }
 
 /// Name, meaning, and how the value is read from a stream's status.
-const STREAM_GAUGES: [(&str, &str, fn(&Status) -> f64); 42] = [
+const STREAM_GAUGES: [(&str, &str, fn(&Status) -> f64); 43] = [
     ("ultta_admitted_share", "Share of recent samples that the gate admitted", |s| s.health.admitted_share),
     ("ultta_flip_share", "Share of recent samples answered differently from zero-shot", |s| {
         s.health.flip_share
@@ -117,6 +117,11 @@ const STREAM_GAUGES: [(&str, &str, fn(&Status) -> f64); 42] = [
     ("ultta_restarts", "Times the method began anew because the stream had changed", |s| {
         s.health.restarts as f64
     }),
+    (
+        "ultta_garbage",
+        "Samples that look like nothing since the start (noise, opposites): they taught nothing",
+        |s| s.health.garbage as f64,
+    ),
     (
         "ultta_alarms",
         "Alarms of the session since the start of the state, acknowledged ones too; without silence, which only the server \

@@ -49,6 +49,38 @@ fn rows_that_the_file_excludes_do_not_teach() {
     assert_eq!(summary["admitted_share"], 0.0);
 }
 
+/// Opposites of pictures: told by row and in the summary, for people only where there are some.
+#[test]
+fn garbage_is_told() {
+    let folder = Folder::new();
+    // Pictures lie to one side.
+    let mut data: Vec<f32> = unit_rows(40, 9).iter().map(|v| v + 0.5).collect();
+    for row in data.chunks_mut(DIM) {
+        let norm = row.iter().map(|v| v * v).sum::<f32>().sqrt();
+        row.iter_mut().for_each(|v| *v /= norm);
+    }
+    for row in [20, 33] {
+        for i in 0..DIM {
+            data[row * DIM + i] = -data[(row - 1) * DIM + i];
+        }
+    }
+    let data: Vec<u8> = data.iter().flat_map(|v| v.to_le_bytes()).collect();
+    let view = TensorView::new(Dtype::F32, vec![40, DIM], &data).unwrap();
+    folder.write("garbage.safetensors", safetensors::serialize([("features", view)], None).unwrap());
+    let summary = folder.run_on("garbage.safetensors", &["--json", "--out", "%/p.jsonl"]).success().json();
+    let rows = rows(&folder.read("p.jsonl"));
+    let told: Vec<usize> = (0..40).filter(|&row| rows[row]["garbage"] == true).collect();
+    assert_eq!(told, [20, 33]);
+    assert_eq!(summary["health"]["garbage"], told.len());
+    assert!(told.iter().all(|&row| rows[row]["admitted"] == false));
+    let words = folder.run_on("garbage.safetensors", &[]).success().stdout;
+    let told = format!("{} of 40 rows looked like nothing (garbage): they taught nothing", told.len());
+    assert!(words.contains(&told), "{words}");
+    let off = ["--set", "spot_garbage=false"];
+    let words = folder.run_on("garbage.safetensors", &off).success().stdout;
+    assert!(!words.contains("garbage"), "{words}");
+}
+
 #[test]
 fn times_go_with_the_order_of_the_file() {
     let folder = Folder::new();
@@ -207,7 +239,7 @@ fn a_prediction_row_is_as_documented() {
     let text = folder.read("p.jsonl");
     let line = text.lines().next().unwrap();
     let plain = ["id", "label", "class", "prob", "prob_pred", "zero_shot"];
-    let keys = [&plain[..], &["admitted", "unknown", "scene", "begins_scene", "sample"]].concat();
+    let keys = [&plain[..], &["admitted", "unknown", "garbage", "scene", "begins_scene", "sample"]].concat();
     let places: Vec<usize> = keys.iter().map(|k| line.find(&format!("\"{k}\":")).unwrap()).collect();
     assert!(places.is_sorted(), "{line}");
     let rows = rows(&text);
@@ -243,7 +275,7 @@ fn csv_says_the_same_as_json_lines() {
     let header = reader.headers().unwrap().clone();
     assert_eq!(
         header.iter().collect::<Vec<_>>().join(","),
-        "id,label,class,prob,prob_pred,zero_shot_label,zero_shot_prob,admitted,unknown,scene,begins_scene,sample,\
+        "id,label,class,prob,prob_pred,zero_shot_label,zero_shot_prob,admitted,unknown,garbage,scene,begins_scene,sample,\
          top1_label,top1_class,top1_prob,top2_label,top2_class,top2_prob"
     );
     let records: Vec<_> = reader.records().map(|r| r.unwrap()).collect();
@@ -254,8 +286,8 @@ fn csv_says_the_same_as_json_lines() {
         assert_eq!(&record[2], row["class"].as_str().unwrap());
         assert_eq!(record[3].parse::<f32>().unwrap(), row["prob"].as_f64().unwrap() as f32);
         assert_eq!(record[4].parse::<f32>().unwrap(), row["prob_pred"].as_f64().unwrap() as f32);
-        assert_eq!(record[11], row["sample"].to_string());
-        assert_eq!(record[15], row["top"][1]["label"].to_string());
+        assert_eq!(record[12], row["sample"].to_string());
+        assert_eq!(record[16], row["top"][1]["label"].to_string());
     }
 }
 
@@ -276,8 +308,8 @@ fn parquet_says_the_same_as_json_lines() {
         assert_eq!(record.get_long(0).unwrap(), row["id"].as_i64().unwrap());
         assert_eq!(record.get_string(2).unwrap(), row["class"].as_str().unwrap());
         assert_eq!(record.get_float(3).unwrap(), row["prob"].as_f64().unwrap() as f32);
-        assert_eq!(record.get_long(11).unwrap(), row["sample"].as_i64().unwrap());
-        assert_eq!(record.len(), 12 + CLASSES.len());
+        assert_eq!(record.get_long(12).unwrap(), row["sample"].as_i64().unwrap());
+        assert_eq!(record.len(), 13 + CLASSES.len());
     }
 }
 

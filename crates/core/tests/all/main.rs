@@ -9,6 +9,7 @@ mod corrections;
 mod estimates;
 mod export;
 mod files;
+mod garbage;
 mod group;
 mod guard;
 mod labels;

@@ -114,6 +114,8 @@ impl Fixture {
                     }
                 }
                 assert_eq!(step.rows[row].admitted, admitted.data()[row] != 0, "{what}");
+                let garbage = file.tensor(&format!("{point}.garbage")).is_ok_and(|t| t.data()[row] != 0);
+                assert_eq!(step.rows[row].garbage, garbage, "{what}");
             }
             self.check_update(point, &session.state());
         }
@@ -309,12 +311,15 @@ macro_rules! fixtures {
     )*};
 }
 
-fixtures! { default_few default_start default_many default_shift default_dull paper_few paper_loose paper_many }
+fixtures! {
+    default_few default_start default_many default_shift default_dull default_garbage paper_few paper_loose paper_many
+}
 
 /// What keeps the fixtures worth something: they cover what the method does.
 #[test]
 fn fixtures_cover_the_method() {
-    let default = ["default_few", "default_start", "default_many", "default_shift", "default_dull"];
+    let default =
+        ["default_few", "default_start", "default_many", "default_shift", "default_dull", "default_garbage"];
     let all = [&default[..], &["paper_few", "paper_loose", "paper_many"]].concat();
     let fixtures: Vec<Fixture> = all.iter().map(|name| Fixture::open(name)).collect();
     let learnt = |fixture: &Fixture, name: &str| -> Vec<Vec<f64>> {
@@ -346,6 +351,18 @@ fn fixtures_cover_the_method() {
     assert!(any("local.prior.kl", &|v| (v[0] - 0.07).abs() < 1e-9), "and is capped");
     assert!(any("local.movement", &|v| (v[0] - 0.01).abs() < 1e-3), "prototypes are clipped");
     assert!(any("local.movement", &|v| v[0] > 0.1), "and not");
+    let garbage = fixtures.iter().find(|f| f.name == "default_garbage").unwrap();
+    let told = [0, 1].map(|point| {
+        let file = garbage.file();
+        file.tensor(&format!("{point}.garbage")).unwrap().data().to_vec()
+    });
+    assert_eq!(told[0][..20], [0; 20], "garbage that comes first is noticed late");
+    assert!(told[0][21..34].iter().all(|&row| row == 1), "and then told, its copies too: {:?}", told[0]);
+    assert_eq!(learnt(garbage, "scenes")[0][1], 1.0, "what it taught is forgotten");
+    let clean = |from: usize, to: usize| told[1][from - 75..to - 75].iter().all(|&row| row == 0);
+    let noticed = |from: usize, to: usize| told[1][from - 75..to - 75].iter().all(|&row| row == 1);
+    assert!(clean(75, 80) && noticed(80, 81) && clean(81, 90), "a single row: {:?}", told[1]);
+    assert!(noticed(90, 98) && noticed(99, 100) && clean(100, 103), "a run, an opposite: {:?}", told[1]);
     for name in ["default_many", "paper_many"] {
         let fixture = fixtures.iter().find(|f| f.name == name).unwrap();
         let file = fixture.file();

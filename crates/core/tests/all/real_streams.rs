@@ -441,3 +441,112 @@ fn answers_with_hindsight_are_better_than_zero_shot() {
     println!("mean {:+.2}, ECE {:.2?}", mean.gain(), mean.ece);
     assert!(mean.gain() > 2.0, "{:+.2}", mean.gain());
 }
+
+/// A feature file and a head, without labels.
+fn rows_and_head(features: &Path, head: &Path) -> (Features<'static>, Arc<Head>) {
+    (FeatureFile::open(features).unwrap().read_all(false).unwrap(), Arc::new(Head::load(head).unwrap()))
+}
+
+/// Features and heads of all packs of `data` and `wide`.
+fn all_packs() -> Vec<(String, Features<'static>, Arc<Head>)> {
+    let mut all = Vec::new();
+    for parent in ["data", "wide"].map(|name| data().join("..").join(name)) {
+        for pack in parent.read_dir().into_iter().flatten().map(|entry| entry.unwrap().path()) {
+            for folder in pack.read_dir().into_iter().flatten().map(|entry| entry.unwrap().path()) {
+                let (features, head) = (folder.join("features.safetensors"), folder.join("head.safetensors"));
+                if features.exists() {
+                    let (rows, head) = rows_and_head(&features, &head);
+                    all.push((pack.file_name().unwrap().to_string_lossy().into_owned(), rows, head));
+                }
+            }
+        }
+    }
+    all.sort_by(|a, b| a.0.cmp(&b.0));
+    all
+}
+
+fn shuffled(rows: &Features<'_>, seed: u64) -> Features<'static> {
+    let mut order: Vec<usize> = (0..rows.rows()).collect();
+    Rng(seed * 1000 + 17).shuffle(&mut order);
+    rows.select(&order)
+}
+
+/// Which rows are told as garbage.
+fn told(session: &mut Session, rows: &Features<'_>) -> Vec<bool> {
+    let step = session.step(Input { keep_scores: false, ..Input::new(rows) }).unwrap();
+    step.rows.iter().map(|row| row.garbage).collect()
+}
+
+fn share(told: &[bool]) -> f64 {
+    told.iter().filter(|&&told| told).count() as f64 / told.len() as f64
+}
+
+#[test]
+#[cfg_attr(not(shared_data), ignore = "needs ../shared/data")]
+fn pictures_are_no_garbage() {
+    for (name, rows, head) in all_packs() {
+        let dim = head.dim();
+        let shares: Vec<f64> = (0..3)
+            .map(|seed| {
+                let mut session = Session::new(head.clone(), &Config::default()).unwrap();
+                100.0 * share(&told(&mut session, &shuffled(&rows, seed)))
+            })
+            .collect();
+        println!("{name:24} {dim:4} dimensions: {shares:.2?} % of the pictures");
+        assert!(shares.iter().all(|&share| share < 1.0), "{name}: {shares:.2?} %");
+    }
+}
+
+#[test]
+#[cfg_attr(not(shared_data), ignore = "needs ../shared/data")]
+fn what_cameras_see_is_no_garbage() {
+    let streams = data().join("../streams");
+    let names = ["abuse001", "abuse023", "arrest002", "arson005", "arson029"];
+    for name in names {
+        for head in ["voc20", "coco171"] {
+            let features = streams.join(format!("cctv-{name}.safetensors"));
+            let (rows, head_) = rows_and_head(&features, &streams.join(format!("head-{head}.safetensors")));
+            let mut session = Session::new(head_, &Config::default()).unwrap();
+            let told = told(&mut session, &rows);
+            let found = told.iter().filter(|&&told| told).count();
+            println!("{name} {head}: {found} of {} frames", told.len());
+            assert!(share(&told) < 0.002, "{name} {head}: {found} of {} frames", told.len());
+        }
+    }
+}
+
+/// White noise, and noise around the mean of the pictures as far from it as these are: first in the stream, and after 300 pictures.
+#[test]
+#[cfg_attr(not(shared_data), ignore = "needs ../shared/data")]
+fn garbage_is_told() {
+    for (name, rows, head) in all_packs() {
+        let (dim, n) = (head.dim(), rows.rows());
+        let mean: Vec<f32> = (0..dim)
+            .map(|i| (0..n).map(|row| f64::from(rows.row(row)[i])).sum::<f64>() as f32 / n as f32)
+            .collect();
+        let spread = 1.0 - mean.iter().map(|m| m * m).sum::<f32>();
+        for (kind, mean, size) in
+            [("noise", vec![0.0; dim], 1.0), ("cone", mean, (spread / dim as f32).sqrt())]
+        {
+            let mut rng = Rng(5);
+            let garbage: Vec<f32> = (0..300 * dim).map(|i| mean[i % dim] + size * rng.normal()).collect();
+            let garbage = Features::normalized(garbage, dim).unwrap();
+            let mut session = Session::new(head.clone(), &Config::default()).unwrap();
+            let first = share(&told(&mut session, &garbage)[16..]);
+            let back = share(&told(&mut session, &shuffled(&rows, 1).slice(0..300)));
+            let mut session = Session::new(head.clone(), &Config::default()).unwrap();
+            session.step(&shuffled(&rows, 2).slice(0..300)).unwrap();
+            let later = share(&told(&mut session, &garbage));
+            let told = [first, later, back].map(|share| 100.0 * share);
+            println!(
+                "{name:24} {kind:5}: % of garbage that comes first, of later, of pictures behind it: {told:.1?}"
+            );
+            assert!(told[2] < 3.0, "{name}, {kind}: {told:.1?}");
+            if dim >= 64 {
+                // White noise is far from the pictures: until the sixteen are noise some of it looks like a picture of another kind.
+                let least = if kind == "noise" { 70.0 } else { 90.0 };
+                assert!(told[0] >= 90.0 && told[1] >= least, "{name}, {kind}: {told:.1?}");
+            }
+        }
+    }
+}

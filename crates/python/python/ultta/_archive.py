@@ -23,6 +23,7 @@ ANSWERS: dict[str, pa.DataType] = {
     "scene": pa.int64(),
     "admitted": pa.bool_(),
     "unknown": pa.bool_(),
+    "garbage": pa.bool_(),
     "hindsight": pa.bool_(),
 }
 
@@ -122,10 +123,11 @@ class Plan:
                 "prob": step.prob,
                 "zero_shot_label": step.zero_shot.labels,
                 "zero_shot_prob": step.zero_shot.prob,
-                # A row that is only answered belongs to no scene and teaches nothing.
+                # A row that is only answered belongs to no scene, teaches nothing, and is beside no rows of its time.
                 "scene": pa.nulls(rows, pa.int64()) if hindsight else step.scenes,
                 "admitted": pa.nulls(rows, pa.bool_()) if hindsight else step.admitted,
                 "unknown": step.unknown,
+                "garbage": pa.nulls(rows, pa.bool_()) if hindsight else step.garbage,
                 "hindsight": np.full(rows, hindsight),
             }
         out = table.select(list(self.keep or ()))

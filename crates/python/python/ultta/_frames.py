@@ -42,5 +42,6 @@ def step_frame(step: Step) -> Any:
             "zero_shot_prob": step.zero_shot.prob,
             "admitted": step.admitted,
             "unknown": step.unknown,
+            "garbage": step.garbage,
         }
     )

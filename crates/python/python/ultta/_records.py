@@ -42,5 +42,6 @@ Record = TypedDict(
         "zero_shot": ZeroShotRecord,
         "admitted": bool,
         "unknown": bool,
+        "garbage": bool,
     },
 )

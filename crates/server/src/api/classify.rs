@@ -162,6 +162,9 @@ pub struct RowAnswer<'a> {
     pub admitted: bool,
     /// Whether the sample fits no class.
     pub unknown: bool,
+    /// Whether the sample looks like nothing that the stream or the head knows (noise, the opposite of a picture): then it
+    /// teaches nothing.
+    pub garbage: bool,
     /// Number of the scene that the sample belongs to: a scene is a run of near-copies.
     pub scene: u64,
     /// Whether the sample began its scene.
@@ -249,6 +252,7 @@ pub fn row_answers<'a>(
             },
             admitted: row.admitted && answers.learnt(),
             unknown: row.unknown,
+            garbage: row.garbage,
             scene: row.scene,
             begins_scene: row.begins_scene && answers.logged(),
             set_promise: answers.set_promise,

@@ -305,7 +305,7 @@ struct Output {
     value: fn(&RowAnswer<'_>) -> Value,
 }
 
-const OUTPUTS: [Output; 9] = [
+const OUTPUTS: [Output; 10] = [
     Output { name: "label", datatype: "INT64", value: |row| row.label.into() },
     Output { name: "class", datatype: "BYTES", value: |row| row.class.into() },
     Output { name: "prob", datatype: "FP32", value: |row| f64::from(row.prob).into() },
@@ -315,6 +315,7 @@ const OUTPUTS: [Output; 9] = [
     Output { name: "id", datatype: "INT64", value: |row| row.id.map_or(-1, |id| id as i64).into() },
     Output { name: "admitted", datatype: "BOOL", value: |row| row.admitted.into() },
     Output { name: "unknown", datatype: "BOOL", value: |row| row.unknown.into() },
+    Output { name: "garbage", datatype: "BOOL", value: |row| row.garbage.into() },
 ];
 
 /// Answer rows and learn from them

@@ -298,7 +298,7 @@ fn metrics_are_there_before_the_first_alarm() {
         let line = format!("ultta_alarms_total{{kind=\"{kind}\",stream=\"default\"}} 0");
         assert!(metrics.contains(&line), "{kind}: {metrics}");
     }
-    for name in ["standing", "restarts", "effective_classes_zero_shot", "silence_seconds"] {
+    for name in ["standing", "restarts", "garbage", "effective_classes_zero_shot", "silence_seconds"] {
         assert!(metrics.contains(&format!("ultta_{name}{{stream=\"default\"}}")), "{name}: {metrics}");
     }
     // How right an empty stream is, nobody knows.

@@ -209,6 +209,35 @@ fn labels_reach_the_session_and_tell_calibration() {
 }
 
 #[test]
+fn garbage_is_told_by_rows_health_and_metrics() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = Service::with_default(folder.path(), "ul-tta");
+    // The third picture is the opposite of the second one.
+    let pictures = rows(3);
+    let mut data = pictures.data().to_vec();
+    for i in 0..DIM {
+        data[2 * DIM + i] = -data[DIM + i];
+    }
+    let answer = service.classify(&ultta::Features::new(data.clone(), DIM).unwrap());
+    let told: Vec<&Value> = answer["rows"].as_array().unwrap().iter().map(|row| &row["garbage"]).collect();
+    assert_eq!(told, [false, false, true]);
+    eventually("the published health counts it", || {
+        service.get("/v1/streams/default").1["status"]["health"]["garbage"] == 1
+    });
+    let metrics = String::from_utf8(service.get_bytes("/metrics").1).unwrap();
+    assert!(metrics.contains("ultta_garbage{stream=\"default\"} 1"), "{metrics}");
+    let text = json!({"inputs": [{"name": "features", "shape": [1, DIM], "datatype": "FP32", "data": &data[2 * DIM..]}],
+        "outputs": [{"name": "garbage"}]});
+    let (status, answer) = service.post("/v2/models/default/infer", &text);
+    assert_eq!(
+        (status, &answer["outputs"][0]["data"]),
+        (200, &json!([true])),
+        "a copy of garbage is garbage: {answer}"
+    );
+    service.stop();
+}
+
+#[test]
 fn the_open_inference_protocol_answers_with_text_and_with_bytes() {
     let folder = tempfile::tempdir().unwrap();
     let service = Service::with_default(folder.path(), "ul-tta");

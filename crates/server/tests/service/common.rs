@@ -181,6 +181,7 @@ pub fn assert_same(answer: &Value, step: &ultta::Step) {
         assert_eq!(got["zero_shot"]["label"].as_u64(), Some(expected.zero_shot.label as u64));
         assert_eq!(got["zero_shot"]["prob"].as_f64().map(|p| p as f32), Some(expected.zero_shot.prob));
         assert_eq!(got["unknown"].as_bool(), Some(expected.unknown));
+        assert_eq!(got["garbage"].as_bool(), Some(expected.garbage));
     }
 }
 

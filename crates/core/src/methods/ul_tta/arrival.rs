@@ -43,20 +43,22 @@ impl UlTta {
             scene.join(row.z, row.text);
             return (self.answer_copy(&scene, work, scores), false);
         }
-        if self.look(row).is_some_and(|look| look.garbage) {
-            let mut answered = self.answer_corrected(row, work, scores);
-            answered.answer.garbage = true;
-            return (answered, false);
-        }
-        if self.watch.would_change(moments(row), row.frozen.label, self.config.advanced.restart_at) {
+        let look = self.look(row);
+        let garbage = look.is_some_and(|look| look.garbage);
+        let anew = if garbage {
+            look.is_some_and(|look| self.garbage.begins_anew(&look, self.seen))
+        } else {
+            self.watch.would_change(moments(row), row.frozen.label, self.config.advanced.restart_at)
+        };
+        let fresh = anew.then(|| {
             let mut fresh = Self::new(&self.config, &self.head);
             fresh.corrections.clone_from(&self.corrections);
-            let answered = fresh.answer_corrected(row, work, scores);
-            let admitted = fresh.admits(&answered.summary);
-            return (answered, admitted);
-        }
-        let answered = self.answer_corrected(row, work, scores);
-        let admitted = self.admits(&answered.summary);
+            fresh
+        });
+        let method = fresh.as_ref().unwrap_or(self);
+        let mut answered = method.answer_corrected(row, work, scores);
+        answered.answer.garbage = garbage;
+        let admitted = !garbage && method.admits(&answered.summary);
         (answered, admitted)
     }
 
@@ -175,7 +177,7 @@ impl UlTta {
 
     /// Takes in a row that the frozen model answers: it teaches nothing, but scenes go on and the watch looks out, so that
     /// scenes are cut where they would be cut otherwise. `resting` is the batch with no row that may teach. Tells whether the
-    /// row is a copy.
+    /// row is a copy, and whether it is garbage.
     pub(super) fn pass_by(
         &mut self,
         batch: &Batch<'_>,
@@ -183,21 +185,22 @@ impl UlTta {
         row: usize,
         work: &mut Work,
         scores: &mut [f32],
-    ) -> bool {
+    ) -> (bool, bool) {
         if !batch.may_learn(row) {
-            return self.take_in(resting, row, work, scores).answer.copy;
+            let answer = self.take_in(resting, row, work, scores).answer;
+            return (answer.copy, answer.garbage);
         }
         let (incoming, id) = (Incoming::of(batch, row), batch.first_id + row as u64);
         if self.is_copy(incoming) {
             self.scene.join(incoming.z, incoming.text);
             self.scene.note_copy(id);
-            return true;
+            return (true, self.scene.garbage);
         }
         let garbage = self.notice(incoming, work);
         let answered = self.answer_corrected(incoming, work, scores);
         self.begin_scene(id, incoming, garbage, work);
         self.learn(resting, row, incoming, &answered, work);
-        false
+        (false, garbage)
     }
 
     /// Takes over what depends on the rows alone, because these go on after a return to a healthy state: the scene at hand, the

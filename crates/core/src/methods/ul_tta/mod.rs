@@ -493,14 +493,14 @@ impl Adapter for UlTta {
         prediction
     }
 
-    fn rest(&mut self, batch: &Batch<'_>) -> Vec<bool> {
+    fn rest(&mut self, batch: &Batch<'_>) -> Vec<(bool, bool)> {
         let none = vec![false; batch.rows()];
         let resting = Batch { learn: Some(&none), ..batch.clone() };
         let (mut work, mut scores) = (std::mem::take(&mut self.work), vec![0.0; self.head.n_classes()]);
-        let copies =
+        let looks =
             (0..batch.rows()).map(|row| self.pass_by(batch, &resting, row, &mut work, &mut scores)).collect();
         self.work = work;
-        copies
+        looks
     }
 
     fn feedback(&mut self, id: u64, label: usize) -> Result<bool> {
