@@ -16,7 +16,7 @@
 //! | shares | how an admitted sample is shared among the classes it teaches | `shares.rs` |
 //! | p | what is emitted: adapted and frozen probabilities | `emission.rs` |
 //! | τ_pred | how sharp the frozen logits are beside what was learnt | `sharpness.rs` |
-//! | scale, τ_cal | one-dimensional fits over remembered samples | `fits.rs`, `../recent/` |
+//! | scale, τ_cal | one-dimensional fits over remembered samples; τ_cal goes by how right the head is, too, as halves of the dimensions tell | `fits.rs`, `../recent/`, `../../estimate/halves.rs` |
 //! | trust | how loudly the evidence speaks: as far as the other half of the dimensions approves of what it changes | `opinion.rs`, `fits.rs` |
 //! | z | of a near-copy: the mean of the *scene* at hand | `scene.rs` |
 //! | garbage | rows that look like nothing: answered and told, but they teach nothing | `garbage.rs` |
