@@ -207,9 +207,9 @@ impl Default for Advanced {
             prior_kl_max: f64::INFINITY,
             sharpen_share: 1.0,
             match_window: 1024,
-            match_power: 0.7,
-            halves_share: 0.4,
-            margin_share: 1.0,
+            match_power: 0.73,
+            halves_share: 0.79,
+            margin_share: 0.35,
             tau_min: 0.2,
             tau_max: 5.0,
             label_strength: 10.0,
@@ -218,8 +218,8 @@ impl Default for Advanced {
             scene_near: 0.25,
             correctable: 1024,
             restart_at: 3.0,
-            frozen_share: 0.3,
-            floor: 0.01,
+            frozen_share: 0.33,
+            floor: 0.003,
         }
     }
 }
