@@ -194,8 +194,8 @@ impl Halves {
 
     /// Writes what was compared under a prefix.
     pub(crate) fn save(&self, prefix: &str, state: &mut State) {
-        state.put(&format!("{prefix}halves"), &[self.weight, self.overlap, self.agree]);
-        state.put(&format!("{prefix}named"), &self.named.concat());
+        state.put(format!("{prefix}halves"), &[self.weight, self.overlap, self.agree]);
+        state.put(format!("{prefix}named"), &self.named.concat());
     }
 
     /// Reads what [`save`](Self::save) wrote.
