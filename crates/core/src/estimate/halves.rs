@@ -181,6 +181,11 @@ impl Halves {
         Some((self.overlap / self.weight, beyond.clamp(0.0, 1.0)))
     }
 
+    /// Whether they have dimensions enough to correct a claim; else they only cap it.
+    pub(crate) fn are_large(&self) -> bool {
+        self.large
+    }
+
     /// How right answers are that claim this probability on the mean, when this share of them came early; the claim itself
     /// while nothing was compared.
     pub(crate) fn corrected(&self, claim: f64, early: f64) -> f64 {
@@ -224,7 +229,7 @@ pub(crate) fn log_odds(p: f64) -> f64 {
     (p / (1.0 - p)).ln()
 }
 
-pub(crate) fn logistic(x: f64) -> f64 {
+pub(super) fn logistic(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }
 

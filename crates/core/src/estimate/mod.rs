@@ -20,7 +20,8 @@ use crate::{Error, Features, Head, Result, State};
 mod halves;
 mod labels;
 
-pub(crate) use halves::{Halves, is_compared, log_odds, logistic};
+use halves::logistic;
+pub(crate) use halves::{Halves, is_compared, log_odds};
 use labels::{Errors, Labels, joined};
 
 /// An estimated accuracy, and the interval that holds it in nine of ten streams.

@@ -20,9 +20,13 @@ impl UlTta {
     /// The frozen share before ties are looked at: the setting as far as the halves disagree, and more under a head that
     /// favours some classes.
     pub(super) fn wanted_frozen_share(&self) -> f32 {
-        let biased = (self.prior.background.bias - BIASED[0]) / (BIASED[1] - BIASED[0]);
         let share = self.config.advanced.frozen_share * (1.0 - self.image.opinion.agreement());
-        (share * (1.0 + (BIASED_SHARE - 1.0) * biased.clamp(0.0, 1.0))).min(MOST_FROZEN) as f32
+        (share * (1.0 + (BIASED_SHARE - 1.0) * self.biased())).min(MOST_FROZEN) as f32
+    }
+
+    /// How biased the head is, from 0 (as usual heads are) to 1 (as heads with poor prompts are).
+    pub(super) fn biased(&self) -> f64 {
+        ((self.prior.background.bias - BIASED[0]) / (BIASED[1] - BIASED[0])).clamp(0.0, 1.0)
     }
 
     /// Adds an answer to a prediction, whose scores are in row `place`: with them go the logarithms of the emitted

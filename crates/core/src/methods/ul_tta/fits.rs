@@ -6,7 +6,6 @@ use std::f64::consts::{FRAC_2_PI, SQRT_2};
 
 use super::config::Advanced;
 use super::opinion::Opinion;
-use crate::estimate::{log_odds, logistic};
 use crate::kernels::{exp, vectorised};
 use crate::methods::recent::{Labelled, Lines, Lump, Recent, Sample};
 
@@ -189,13 +188,13 @@ impl Calibration {
     /// First comes the temperature that matches the frozen posterior under the prior of the time. It is applied to the
     /// power `match_power` only: where the answers got better, they may be surer. Then, if the answers' margins tell of
     /// a higher accuracy than the mean confidence, the temperature rises until confidence has gone `margin_share` of
-    /// the way up to that accuracy. Last, confidence goes `halves_share` of the way, in log-odds, that `right` moves the mean
-    /// probability of the frozen answers: it tells how often answers that claim so much are right (`estimate/halves.rs`).
+    /// the way up to that accuracy. Last, confidence goes `halves_share` of the way, in log-odds, that `moved` tells from the mean
+    /// probability of the frozen answers: how often answers that claim so much are right (`estimate/halves.rs`).
     pub(super) fn fit(
         &mut self,
         recent: &Recent,
         margins: &[f32],
-        right: impl Fn(f64) -> f64,
+        moved: impl Fn(f64) -> f64,
         advanced: &Advanced,
     ) {
         let lines = Lines::new(fit_rows(recent, advanced.match_window, |_| true), answer_line);
@@ -215,9 +214,12 @@ impl Calibration {
         if advanced.halves_share > 0.0 {
             let claims = fit_rows(recent, advanced.match_window, |_| true).map(|s| frozen_best(&s));
             let claim = claimed(&lines, claims, tau);
-            let moved = advanced.halves_share * (log_odds(right(claim)) - log_odds(claim));
-            let wanted = logistic(log_odds(confidence(&lines, tau).0) + moved);
-            tau = reach(&lines, tau, wanted, (advanced.tau_min, advanced.tau_max));
+            let moved = advanced.halves_share * moved(claim);
+            if moved != 0.0 {
+                let now = confidence(&lines, tau).0;
+                let odds = moved.exp() * now / (1.0 - now).max(1e-9);
+                tau = reach(&lines, tau, odds / (1.0 + odds), (advanced.tau_min, advanced.tau_max));
+            }
         }
         (self.label_free, self.tau) = (tau, tau);
     }

@@ -62,7 +62,7 @@ use std::sync::Arc;
 use crate::adapter::{
     Adapter, Answer, Batch, Card, ClassDrift, KeptScene, Memory, Observed, Prediction, Vitals,
 };
-use crate::estimate::Halves;
+use crate::estimate::{Halves, log_odds};
 use crate::explain::{Part, Similar};
 use crate::gate::Gate;
 use crate::group::Sharing;
@@ -419,8 +419,20 @@ impl UlTta {
         let advanced = &self.config.advanced;
         self.sharpness.fit();
         if self.config.calibration.rule == CalibrationRule::Match {
-            let right = |claim| self.halves.corrected(claim, Halves::early(self.seen));
-            self.calibration.fit(&self.recent, &self.gate.margins(), right, advanced);
+            // In few dimensions a half knows too little to tell. Only biased heads are taken to be surer than they are right.
+            let (known, biased) = (self.halves.are_large(), self.biased());
+            let moved = |claim| {
+                let right = self.halves.corrected(claim, Halves::early(self.seen));
+                let moved = log_odds(right) - log_odds(claim);
+                if !known {
+                    0.0
+                } else if moved < 0.0 {
+                    biased * moved
+                } else {
+                    moved
+                }
+            };
+            self.calibration.fit(&self.recent, &self.gate.margins(), moved, advanced);
             if !self.labelled.is_empty() {
                 self.calibration.fit_to_labels(&self.labelled, advanced);
             }
