@@ -258,9 +258,10 @@ def main():
                 assert epochs == [1], f"box-{server.number}: box-{POISONED} was taken out {epochs} times"
             lacking, misled = 0, 0
             for server in servers[:SERVERS]:
-                seen = server.call("/v1/streams/cam")["status"]["health"]["scenes"]
+                health = server.call("/v1/streams/cam")["status"]["health"]
+                seen = health["scenes"] - health["garbage"]
                 given = sum(n for member, n in members.items() if member.startswith(f"box-{server.number}/"))
-                # All that the stream learnt from is given, once: a scene teaches once. Only evidence that misled is dropped (`judge` in
+                # All that the stream learnt from is given, once: a scene teaches once, garbage never. Only evidence that misled is dropped (`judge` in
                 # ul_tta/mod.rs), and with it the samples of the moment that waited to be given.
                 dropped = values(server.call("/v1/streams/cam/state"))["shared.at"][3]
                 assert 0 <= seen - given <= WAITING * dropped, \

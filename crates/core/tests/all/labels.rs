@@ -38,8 +38,10 @@ fn feedback_must_name_a_remembered_sample_and_a_class() {
 fn labels_may_come_late() {
     let world = World::small();
     for preset in ["ul-tta", "ul-tta:paper"] {
-        let mut session =
-            world.session(&config(preset, &[in_preset(preset, ("feedback.prior_strength", "1"))]));
+        // Labels start from the confidence that the margins tell of, whatever the default's own share of it is.
+        let mut settings = vec![in_preset(preset, ("feedback.prior_strength", "1"))];
+        settings.extend((preset == "ul-tta").then_some(("advanced.margin_share", "1")));
+        let mut session = world.session(&config(preset, &settings));
         let rows = world.rows(6000, 38);
         let labels: Vec<usize> = session.step(&rows).unwrap().rows.iter().map(|row| row.label).collect();
         let memory = session.memory().unwrap();

@@ -353,7 +353,7 @@ fn three_members(pack: &Pack) -> [[f64; 3]; 3] {
     let config = &Config::default();
     let mut found = [[0.0; 3]; 3];
     let per_cent = |right: &[bool]| 100.0 * right.iter().filter(|r| **r).count() as f64 / right.len() as f64;
-    let shuffles = (16_000 / pack.labels.len()).max(2);
+    let shuffles = (32_000 / pack.labels.len()).max(2);
     for seed in 0..shuffles as u64 {
         let rows = order(pack, Order::Shuffled, seed);
         let mut one = Session::new(pack.head.clone(), config).unwrap();

@@ -34,7 +34,7 @@ const RUN: u64 = 4;
 const KNOWN: f64 = 4.5;
 
 /// Cosine to a picture below which a row is its opposite.
-const OPPOSITE: f64 = -0.7;
+const OPPOSITE: f64 = -0.95;
 
 /// In fewer dimensions noise looks like pictures.
 const MIN_DIM: usize = 64;
