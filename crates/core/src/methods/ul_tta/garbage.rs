@@ -37,7 +37,7 @@ const KNOWN: f64 = 4.5;
 const OPPOSITE: f64 = -0.95;
 
 /// In fewer dimensions noise looks like pictures.
-const MIN_DIM: usize = 64;
+const MIN_DIM: usize = 96;
 
 /// With samples that are more alike than this (mean square of their deviations) nothing can be told.
 const MIN_SPREAD: f64 = 1e-4;
