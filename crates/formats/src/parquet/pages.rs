@@ -36,6 +36,8 @@ pub(super) struct Pages {
     left: u64,
     /// Bytes of a value.
     bytes: usize,
+    /// Whether its dictionary came.
+    has_dictionary: bool,
 }
 
 impl Pages {
@@ -49,7 +51,7 @@ impl Pages {
     }
 
     fn of(packed: Box<dyn PageReader>, snappy: bool, values: u64, bytes: usize) -> Self {
-        Self { packed, snappy: snappy.then(Decoder::new), left: values, bytes }
+        Self { packed, snappy: snappy.then(Decoder::new), left: values, bytes, has_dictionary: false }
     }
 
     /// Unpacks what stands behind the first `bare` bytes.
@@ -103,7 +105,14 @@ impl Pages {
                     "a dictionary says that it has {values} values, its bytes hold {held}"
                 )));
             }
+            if std::mem::replace(&mut self.has_dictionary, true) {
+                return Err(error("a column has a second dictionary"));
+            }
             return Ok(Some(page));
+        }
+        let by_dictionary = [Encoding::PLAIN_DICTIONARY, Encoding::RLE_DICTIONARY].contains(&page.encoding());
+        if by_dictionary && !self.has_dictionary {
+            return Err(error("a page goes by a dictionary that its column does not have"));
         }
         self.left = self.left.checked_sub(values).ok_or_else(|| {
             error(format!("a page says that it has {values} values, its column has {} left", self.left))
@@ -252,6 +261,12 @@ mod tests {
         assert!(words.contains("a page says that it has 2147483647 bytes when unpacked"), "{words}");
         let words = refused(data(vec![0; 40], 1, Encoding::DELTA_LENGTH_BYTE_ARRAY), false);
         assert!(words.contains("a page is encoded as DELTA_LENGTH_BYTE_ARRAY"), "{words}");
+        for encoding in [Encoding::RLE_DICTIONARY, Encoding::PLAIN_DICTIONARY] {
+            let words = refused(data(vec![0; 40], 1, encoding), false);
+            assert!(words.contains("a dictionary that its column does not have"), "{words}");
+        }
+        let twice = read([dictionary(vec![0; 8], 2), dictionary(vec![0; 8], 2)], false);
+        assert!(twice.unwrap_err().to_string().contains("a second dictionary"));
         let words = refused(second(vec![0; 4], 9, true), true);
         assert!(words.contains("shorter than the levels"), "{words}");
     }
