@@ -99,7 +99,7 @@ def test_what_is_told_beside_the_answers(tmp_path: Path) -> None:
     step = fresh.step(features[:1800])
     right = (step.labels == stream.labels[:1800]).mean()
     unlabelled = fresh.health.estimate
-    assert unlabelled.low <= right and abs(unlabelled.top1 - right) < 0.22
+    assert unlabelled.low <= right and abs(unlabelled.top1 - right) < 0.2
     assert not fresh.health.coverage_promise and fresh.health.coverage == 0.9 and fresh.health.set_size > 0
     # Labels for a fair draw of what was answered: with such a draw the estimate is right whatever the probabilities say.
     fresh.feedback(step.ids[::9], stream.labels[:1800:9])

@@ -140,6 +140,8 @@ pub struct Advanced {
     pub update_every: u64,
     pub update_seconds: f64,
     pub scene_near: f64,
+    /// Noise is told from pictures in so many dimensions and more.
+    pub garbage_dim: usize,
     pub correctable: usize,
     pub restart_at: f64,
     pub frozen_share: f64,
@@ -216,6 +218,7 @@ impl Default for Advanced {
             update_every: 128,
             update_seconds: 0.0,
             scene_near: 0.25,
+            garbage_dim: 256,
             correctable: 1024,
             restart_at: 3.0,
             frozen_share: 0.33,

@@ -36,9 +36,6 @@ const KNOWN: f64 = 4.5;
 /// Cosine to a picture below which a row is its opposite.
 const OPPOSITE: f64 = -0.95;
 
-/// In fewer dimensions noise looks like pictures.
-const MIN_DIM: usize = 96;
-
 /// With samples that are more alike than this (mean square of their deviations) nothing can be told.
 const MIN_SPREAD: f64 = 1e-4;
 
@@ -49,6 +46,8 @@ const AT_START: std::ops::RangeInclusive<u64> = RECENT as u64..=2 * RECENT as u6
 #[derive(Clone, Debug)]
 pub(super) struct Garbage {
     dim: usize,
+    /// In fewer dimensions noise looks like pictures (`advanced.garbage_dim`).
+    least_dim: usize,
     /// s² σ² / d.
     noise: f64,
     /// The last samples, and where the next one goes.
@@ -70,7 +69,7 @@ pub(super) struct Look {
 }
 
 impl Garbage {
-    pub(super) fn new(head: &Head) -> Self {
+    pub(super) fn new(least_dim: usize, head: &Head) -> Self {
         let dim = head.dim();
         let prototypes = (head.prototypes().len() / dim) as f32;
         let mut mean = vec![0.0f32; dim];
@@ -81,7 +80,7 @@ impl Garbage {
         }
         let apart = (square - fold_lanes(&mean, &mean, |a, b| a * b) as f64).max(0.0);
         let noise = (head.logit_scale() as f64).powi(2) * apart / dim as f64;
-        Self { dim, noise, rows: Vec::new(), next: 0, products: [[0.0; RECENT]; RECENT], run: 0 }
+        Self { dim, least_dim, noise, rows: Vec::new(), next: 0, products: [[0.0; RECENT]; RECENT], run: 0 }
     }
 
     fn len(&self) -> usize {
@@ -98,7 +97,7 @@ impl Garbage {
         products(row.z, &self.rows, self.dim, 1.0, &mut look.products[..n]);
         look.opposite = look.products[..n].iter().any(|&p| f64::from(p) < OPPOSITE);
         look.garbage = look.opposite;
-        if n < RECENT || self.dim < MIN_DIM || look.opposite {
+        if n < RECENT || self.dim < self.least_dim || look.opposite {
             return look;
         }
         let k = RECENT as f64;
@@ -191,6 +190,7 @@ mod tests {
     use crate::scores::weigh;
 
     const DIM: usize = 128;
+    const LEAST_DIM: usize = 64;
     const CLASSES: usize = 6;
 
     /// About normal, and always the same.
@@ -239,7 +239,7 @@ mod tests {
             let texts: Vec<f32> =
                 (0..CLASSES).flat_map(|_| unit(random.direction()[..dim].to_vec())).collect();
             let head = Head::new(texts, dim, (0..CLASSES).map(|c| c.to_string()), 100.0).unwrap();
-            let garbage = Garbage::new(&head);
+            let garbage = Garbage::new(LEAST_DIM, &head);
             Self { random, mean, ways, head, garbage, usual: (vec![0.0; CLASSES], 0.0) }
         }
 
@@ -331,7 +331,7 @@ mod tests {
         assert!(!camera.look(&noise).garbage, "fifteen samples are too few");
         assert_eq!(camera.pictures(1), 0);
         assert!(camera.look(&noise).garbage);
-        let mut small = Camera::of(MIN_DIM - 1, 3);
+        let mut small = Camera::of(LEAST_DIM - 1, 3);
         small.pictures(16);
         let noise = small.noise(1.0);
         assert!(!small.look(&noise).garbage, "too few dimensions");
@@ -401,12 +401,12 @@ mod tests {
     fn it_goes_on_from_a_state_and_refuses_impossible_ones() {
         let mut camera = Camera::of(DIM, 7);
         for n in [0, 5, 16, 23] {
-            camera.garbage = Garbage::new(&camera.head);
+            camera.garbage = Garbage::new(LEAST_DIM, &camera.head);
             camera.pictures(n);
             camera.garbage.run = 7;
             let mut state = State::default();
             camera.garbage.save(&mut state);
-            let mut resumed = Garbage::new(&camera.head);
+            let mut resumed = Garbage::new(LEAST_DIM, &camera.head);
             resumed.load(&state).unwrap();
             let products = |g: &Garbage| g.products.map(|row| row.map(f32::to_bits));
             assert_eq!(products(&resumed), products(&camera.garbage), "after {n} rows, bit for bit");
@@ -417,7 +417,7 @@ mod tests {
         let refused = |name: &str, change: &dyn Fn(&mut State)| {
             let mut changed = state.clone();
             change(&mut changed);
-            let error = Garbage::new(&camera.head).load(&changed).unwrap_err().to_string();
+            let error = Garbage::new(LEAST_DIM, &camera.head).load(&changed).unwrap_err().to_string();
             assert!(error.contains(name), "{error}");
         };
         let rows = state.get::<f32>("local.garbage.rows").unwrap().to_vec();
@@ -433,6 +433,6 @@ mod tests {
         refused("local.garbage", &|s| s.put("local.garbage", &[0u64]));
         refused("local.garbage", &|s| s.put("local.garbage", &[0, u64::MAX]));
         refused("local.garbage.rows", &|s| drop(s.tensors.remove("local.garbage.rows")));
-        Garbage::new(&camera.head).load(&State::default()).unwrap();
+        Garbage::new(LEAST_DIM, &camera.head).load(&State::default()).unwrap();
     }
 }

@@ -270,7 +270,7 @@ impl UlTta {
             recent: Recent::new(config.remembered(), width, kept_dim).remembering(config.feedback.remember),
             labelled: Labelled::new(width),
             scene: Scene::new(&config.advanced, classes, dim),
-            garbage: Garbage::new(head),
+            garbage: Garbage::new(config.advanced.garbage_dim, head),
             halves: Halves::new(classes, dim),
             watch: Watch::new(classes),
             sharpness: Sharpness::new(config.sharpen_share()),
